@@ -31,6 +31,8 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
 AXES, MEAN, NONE, ONES = np.eye(4)[:2], X.mean(axis=0), np.empty(0), np.ones(4)
 MEANS, WEIGHTS, COVARIANCES, NO_MOVES = np.zeros((2, 2)), np.ones(2), np.array([np.eye(2)] * 2), np.empty((0,) * 4)
+CHANGES = [(NONE, AXES[::-1], NONE, ["'components'", "earlier"]), (ONES, AXES, 2 * ONES, ["'scale'", "earlier"])]
+CHANGES += [(NONE, AXES, ONES, ["'scale'", "scale=False"]), (ONES, AXES, NONE, ["'scale'", "scale=True"])]
 HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
 RNG, BATCH = np.random.default_rng(0), np.repeat([0, 1, 2], [160, 100, 130])
 MIXTURES = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]])
@@ -149,15 +151,7 @@ def session(folder, **options):
     return request
 
 
-@pytest.mark.parametrize(
-    ("first", "axes", "then", "named"),
-    [
-        (NONE, AXES[::-1], NONE, ["'components'", "earlier"]),
-        (ONES, AXES, 2 * ONES, ["'scale'", "earlier"]),
-        (NONE, AXES, ONES, ["'scale'", "scale=False"]),
-        (ONES, AXES, NONE, ["'scale'", "scale=True"]),
-    ],
-)
+@pytest.mark.parametrize(("first", "axes", "then", "named"), CHANGES)
 def test_a_run_has_one_set_of_components(tmp_path, caplog, first, axes, then, named):
     """A server that turned the components, or divided by other deviations, would learn every feature of a row."""
     request, centres = session(tmp_path, scale=first is ONES), np.zeros((1, 2, 2))

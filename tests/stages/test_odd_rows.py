@@ -143,12 +143,10 @@ def test_limits_in_closed_form():
 @pytest.mark.parametrize(
     ("options", "exposes", "words"),
     [
-        ({}, "", []),
-        ({"adjust_for": "1"}, "", []),
+        *((options, "", []) for options in ({}, {"adjust_for": "1"}, {"outliers": "sites"})),
         *(({"harmonise": what}, "", ["harmonise"]) for what in ("means", "variances")),
         *(({"clusters": 2, "clustering": way}, "scores", []) for way in ("k-means", "mixture")),
         ({"clusters": 2, "clustering": "harmony"}, "scores", ["harmony"]),
-        ({"outliers": "sites"}, "", []),
         ({"outliers": "counts"}, "distribution", ["outliers"]),
         ({"fourth_moments": True}, "distribution", []),
         ({"harmonise": "means", "outliers": "counts"}, "distribution", ["harmonise", "outliers"]),

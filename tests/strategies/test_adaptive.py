@@ -61,7 +61,6 @@ def test_ways_are_forecast_to_cost_what_their_messages_hold():
     costs = [way.up + 2 * way.down + 100 * way.rounds for way in ways]
     assert costs == sorted(costs) == [options.cost(way) for way in ways]
     # Wide data, of fewer rows or as many components as features, have none.
-    d, head = 20, 8 * (1 + 20) + 3 * 128
     options = AdaptiveOptions.parse({**PRICES, "target": 0.1})
 
     def coded(counts, options, code_bytes=NO_BYTES, first=2.0):

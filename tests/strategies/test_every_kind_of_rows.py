@@ -1,7 +1,4 @@
-"""Every method meets its rows as an array, block by block, sparse and as small integers, and values of any size.
-
-However answers travel, it finds the right components, or refuses clearly.
-"""
+"""Every method takes rows as arrays, in blocks, sparse and as small integers, of any size, or refuses clearly."""
 
 from typing import Any
 
@@ -40,6 +37,9 @@ APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
 SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
 SCALED = [(name, {"scale": True}) for name in SCALING]
 SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
+MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
+IN_UNITS = [*FITTING, "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
+IN_UNITS += [f"compressed codec={codec}" for codec in ("low-rank corrections=1", "shared-step")]
 
 
 @pytest.fixture(autouse=True)
@@ -190,18 +190,6 @@ def test_rows_without_squares_are_refused_first(method, way, change, limit, capl
         finish(server)
     assert sent in ([], [[]])
     assert "columns (from 0): [1]" in caplog.text
-
-
-MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
-
-
-IN_UNITS = [
-    *FITTING,
-    "sub-it warm-start=svd",
-    "sub-it warm-start=svd wire=float32",
-    "compressed codec=low-rank corrections=1",
-    "compressed codec=shared-step",
-]
 
 
 @pytest.mark.parametrize("method", IN_UNITS)

@@ -24,6 +24,7 @@ from tests.strategies.dp_pca.test_dp_noise import ask
 
 FILE = "running-model.sqlite"
 SAPCA_ONLY = {"min-rows": 20, "allowed-methods": "sapca"}
+TOO_FEW, ENOUGH = ([(199, 1e-200), (1, 0.5), (7, 0.5)], [(100, 1e-200), (1, 0.99), (199, 1.0)])
 
 
 def fit(parties, method="spca", **options):
@@ -199,19 +200,12 @@ def test_columns_of_other_names_are_not_merged(tmp_path):
 @pytest.mark.parametrize(
     ("options", "node", "answers"),
     [  # the fault: the last row alone had a weight, and the answer was that row
-        ({"block-size": 199, "forgetting": 1e-200}, SAPCA_ONLY, False),
-        ({"block-size": 1, "forgetting": 0.5}, SAPCA_ONLY, False),
-        ({"block-size": 7, "forgetting": 0.5}, SAPCA_ONLY, False),
-        ({"block-size": 100, "forgetting": 1e-200}, SAPCA_ONLY, True),
-        ({"block-size": 1, "forgetting": 0.99}, SAPCA_ONLY, True),
-        ({"block-size": 199, "forgetting": 1.0}, SAPCA_ONLY, True),
+        *(({"block-size": size, "forgetting": rate}, SAPCA_ONLY, False) for size, rate in TOO_FEW),
+        *(({"block-size": size, "forgetting": rate}, SAPCA_ONLY, True) for size, rate in ENOUGH),
         # the order of rows, and the blocks that a run chooses, are in the answer
-        ({}, {"may-show": ""}, False),
-        ({}, {"may-show": "nothing"}, False),
-        ({}, {"may-show": "", "allowed-methods": "p-cov, em"}, False),
-        ({}, {"may-show": "", "allowed-methods": "p-cov, sapca"}, True),
-        ({}, {"may-show": "distribution"}, True),
-        ({}, {"may-show": "scores"}, True),
+        *(({}, {"may-show": shown}, False) for shown in ("", "nothing")),
+        *(({}, {"may-show": shown}, True) for shown in ("distribution", "scores")),
+        *(({}, {"may-show": "", "allowed-methods": f"p-cov, {name}"}, name == "sapca") for name in ("em", "sapca")),
     ],
     ids=str,
 )

@@ -1,8 +1,4 @@
-"""VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow.
-
-And VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum; VFedPCA
-and VFedAKPCA: the authors' program step by step, our form, and how far both are from exact.
-"""
+"""VERTICAL: rounds, bytes, solvers and what sites allow; VERTICAL-SCORES; VFedPCA and VFedAKPCA."""
 
 from dataclasses import replace
 
@@ -33,6 +29,14 @@ from tests.refusals import refused, unnamed
 
 SUMS = [("vertical", "product", 2.0**0.5 * 9), ("vertical solver=gram", "gram", 9), ("vertical-scores", "scores", 1.5)]
 CANCER = minmax_scale(load_breast_cancer().data[:150])
+KERNELS = [{"kernel": "rbf"}, {"kernel": "rbf", "gamma": 0.2}, {"kernel": "linear"}]
+KERNELS += [{"kernel": "polynomial", "gamma": 0.05, "degree": 2}, {"kernel": "sigmoid", "gamma": 0.02, "coef0": 0.5}]
+SECURE = {"secure_aggregation": True, "bound": 1e4}
+every_way = pytest.mark.parametrize("way", [{}, SECURE], ids=["plain", "secure"])
+OLD = (
+    rows(120) * np.arange(1, 13) + 5.0
+)  # of which a model is made, and parties with rows that get scores by that model
+NEW = np.split(rows(7, seed=9) * np.arange(1, 13) + 3.0, [6, 10], axis=1)
 
 
 def cut(X, parties):
@@ -186,13 +190,6 @@ def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, r
     assert limits[phase] >= row_limit * MAX_COLUMNS ** (0.5 if phase == "scores" else 1)
     if phase != "scores":  # whose rows are about another mean
         np.testing.assert_allclose(limits[phase], 2 * row_limit * MAX_COLUMNS, rtol=1e-6)
-
-
-SECURE = {"secure_aggregation": True, "bound": 1e4}
-every_way = pytest.mark.parametrize("way", [{}, SECURE], ids=["plain", "secure"])
-OLD = rows(120) * np.arange(1, 13) + 5.0
-NEW = np.split(rows(7, seed=9) * np.arange(1, 13) + 3.0, [6, 10], axis=1)
-"""Rows of which a model is made, and parties with rows that get scores by that model."""
 
 
 @pytest.fixture
@@ -379,15 +376,6 @@ def test_without_a_server_neighbours_are_merged(graph, variant):
     assert agreed == pytest.approx(max(principal_angles(u, model.scores_).max() for u in reports), rel=1e-6, abs=1e-6)
     neighbours = {"complete": [4] * 5, "ring": [2] * 5, "star": [4, 1, 1, 1, 1]}[graph]
     assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
-
-
-KERNELS = [
-    {"kernel": "rbf"},
-    {"kernel": "rbf", "gamma": 0.2},
-    {"kernel": "linear"},
-    {"kernel": "polynomial", "gamma": 0.05, "degree": 2},
-    {"kernel": "sigmoid", "gamma": 0.02, "coef0": 0.5},
-]
 
 
 def test_kernels_have_their_eigenvalue_and_never_overflow():

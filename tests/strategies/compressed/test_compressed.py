@@ -18,6 +18,16 @@ from tests.refusals import refused
 
 TRUTH = pooled_pca(np.vstack(parties()), 4)
 SHORT = {"secure_aggregation": True, "bound": 100.0}
+SERIES = {
+    "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
+    "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
+    "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
+    "sketch": [{"codec": "sketch", "rank": rank, "bits": 32} for rank in (8, 20, 40)],
+}
+ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
+TALL = ORTHONORMAL[:, :14]
+BLOCKS = [(ORTHONORMAL, 8, "15 .*14"), (TALL, 33, "33 .*14 .*32"), (TALL[:39], 8, "decode")]
+BLOCKS += [(2 * TALL, 8, "orthonormal"), (TALL[:, :0], 8, "0 .*40")]
 
 
 def fit(parts=None, **options):
@@ -38,14 +48,6 @@ def fit_and_measure(**options):
 
 def corrections_of(model):
     return [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
-
-
-SERIES = {
-    "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
-    "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
-    "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
-    "sketch": [{"codec": "sketch", "rank": rank, "bits": 32} for rank in (8, 20, 40)],
-}
 
 
 @pytest.mark.parametrize("series", SERIES.values(), ids=SERIES)
@@ -111,12 +113,6 @@ def test_corrections_go_on_until_the_certificate_holds(base):
     if not secure:
         assert (np.array(down[:3]) < [1.1 * 40 * 14 * bits // 8 + 1000 for bits in (8, 16, 24)][: len(down)]).all()
         assert down[0] < down[-1]
-
-
-ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
-TALL = ORTHONORMAL[:, :14]
-BLOCKS = [(ORTHONORMAL, 8, "15 .*14"), (TALL, 33, "33 .*14 .*32"), (TALL[:39], 8, "decode")]
-BLOCKS += [(2 * TALL, 8, "orthonormal"), (TALL[:, :0], 8, "0 .*40")]
 
 
 def test_steps_codes_and_blocks_that_cannot_be_are_refused():

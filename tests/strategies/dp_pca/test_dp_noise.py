@@ -32,6 +32,11 @@ REQUESTS["shells"]["variances"] = {**CENTRE, **BOUND, "components": np.eye(D)[:2
 REQUESTS["directions"] = {**REQUESTS["shells"], "directions": {**CENTRE, "shells": SHELLS[:1]}}
 WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+TELLS: dict[str, dict[str, dict[str, Any]]] = {
+    "octaves": {"octaves": {}},
+    "directions": {"octaves": {}, "energies": {"shells": SHELLS}, "products": {"shells": SHELLS}},
+    "variances": {"squares": {"components": np.linalg.qr(rows(4, 4))[0][:2], "bound": 2.5}},
+}
 
 
 def server(release="joint", parties=1, **options):
@@ -97,13 +102,6 @@ def test_the_noise_of_clipped_rows_is_what_one_row_needs(way):
         change = np.sqrt((length**2 * (2 - 2 * t) + products**2 * (2 - 2 * t**2)).max())
     allowed = 1 / gaussian_multiplier(1.0, 1e-5)
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
-
-
-TELLS: dict[str, dict[str, dict[str, Any]]] = {
-    "octaves": {"octaves": {}},
-    "directions": {"octaves": {}, "energies": {"shells": SHELLS}, "products": {"shells": SHELLS}},
-    "variances": {"squares": {"components": np.linalg.qr(rows(4, 4))[0][:2], "bound": 2.5}},
-}
 
 
 @pytest.mark.engine

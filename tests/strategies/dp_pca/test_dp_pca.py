@@ -38,6 +38,22 @@ OF_THREE: list[dict[str, Any]] = [{}, {"count": "public"}, {"relation": "replace
 RELEASES = zip([*OF_THREE, {**DISTRIBUTED, "honest_parties": 8}], [4.9, 0.0, 0.0, 4.9], strict=True)
 CLIPPED = [({**JOINT, **options}, length, 20) for options, length in RELEASES]
 OF_DIRECTIONS = [({}, 4.9), ({}, 1e6), ({"count": "public"}, 0.0), ({"relation": "replace-one", "epsilon": 10.0}, 4.9)]
+LIMITS: list[tuple] = [
+    ({"epsilon": 10.0, "delta": 1e-5}, SITE_KEYS, None, []),
+    ({"epsilon": 50.0, "delta": 0.01}, {**SITE_KEYS, "max-epsilon": 50.0, "max-delta": 0.01}, None, []),
+    ({"epsilon": 50.0, "delta": 0.01}, {}, None, []),
+    ({"epsilon": 10.1}, SITE_KEYS, DisclosureError, ["10.1", 10, "max-epsilon"]),
+    ({"delta": 2e-5}, SITE_KEYS, DisclosureError, ["2e-05", "1e-05", "max-delta"]),
+    ({"epsilon": 10.1}, {**SITE_KEYS, "max-epsilon": 2.0}, DisclosureError, [2, "max-epsilon"]),
+    ({"epsilon": 0.6}, {"max-epsilon": 0.5}, DisclosureError, ["0.6", "0.5", "max-epsilon"]),
+    ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, DisclosureError, ["inf", "0.5", "max-epsilon"]),
+    ({"delta": 1e-6}, {"max-delta": 1e-7}, DisclosureError, ["1e-06", "1e-07", "max-delta"]),
+    ({"epsilon": "infinity"}, SITE_KEYS, ConfigError, ["'epsilon'", "'infinity'"]),
+    ({"noise_seed": 3}, SITE_KEYS, ConfigError, ["noise-seed", 3]),
+    (DISTRIBUTED, SITE_KEYS, DisclosureError, [3, 1, "honest-parties"]),
+    (DISTRIBUTED, {**SITE_KEYS, "honest-parties": 3}, ConfigError, ["trust='distributed'", "secure-aggregation=true"]),
+    ({**DISTRIBUTED, "honest_parties": 4}, SITE_KEYS, ConfigError, ["honest-parties", 4, 3]),
+]
 
 
 def parties(scale=1.0, offset=0.0):
@@ -167,24 +183,6 @@ def test_two_runs_at_once_cannot_spend_one_budget(tmp_path, monkeypatch):
         errors = [future.exception() for future in [pool.submit(finish, server) for server in servers]]
     assert sorted(type(error).__name__ for error in errors) == ["DisclosureError", "NoneType"]
     assert released(tmp_path) == ["joint"]
-
-
-LIMITS: list[tuple] = [
-    ({"epsilon": 10.0, "delta": 1e-5}, SITE_KEYS, None, []),
-    ({"epsilon": 50.0, "delta": 0.01}, {**SITE_KEYS, "max-epsilon": 50.0, "max-delta": 0.01}, None, []),
-    ({"epsilon": 50.0, "delta": 0.01}, {}, None, []),
-    ({"epsilon": 10.1}, SITE_KEYS, DisclosureError, ["10.1", 10, "max-epsilon"]),
-    ({"delta": 2e-5}, SITE_KEYS, DisclosureError, ["2e-05", "1e-05", "max-delta"]),
-    ({"epsilon": 10.1}, {**SITE_KEYS, "max-epsilon": 2.0}, DisclosureError, [2, "max-epsilon"]),
-    ({"epsilon": 0.6}, {"max-epsilon": 0.5}, DisclosureError, ["0.6", "0.5", "max-epsilon"]),
-    ({"epsilon": "infinity"}, {"max-epsilon": 0.5}, DisclosureError, ["inf", "0.5", "max-epsilon"]),
-    ({"delta": 1e-6}, {"max-delta": 1e-7}, DisclosureError, ["1e-06", "1e-07", "max-delta"]),
-    ({"epsilon": "infinity"}, SITE_KEYS, ConfigError, ["'epsilon'", "'infinity'"]),
-    ({"noise_seed": 3}, SITE_KEYS, ConfigError, ["noise-seed", 3]),
-    (DISTRIBUTED, SITE_KEYS, DisclosureError, [3, 1, "honest-parties"]),
-    (DISTRIBUTED, {**SITE_KEYS, "honest-parties": 3}, ConfigError, ["trust='distributed'", "secure-aggregation=true"]),
-    ({**DISTRIBUTED, "honest_parties": 4}, SITE_KEYS, ConfigError, ["honest-parties", 4, 3]),
-]
 
 
 @pytest.mark.parametrize(("options", "site", "error", "named"), LIMITS, ids=str)

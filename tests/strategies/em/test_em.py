@@ -38,6 +38,11 @@ every_way = pytest.mark.parametrize("way", [{}, MASKED], ids=["clear", "masked"]
 CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
 TABLE = [(load_wine, 0.05, 4.5, 10), (load_wine, 0.4, 21.0, 20), (load_breast_cancer, 0.2, 5.0, 15)]
 """Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
+RUN = {"method": "em", "n-components": 2}
+CENTRE, UNIT, ZERO = np.full(5, 50.0), np.full(5, 10.0), np.zeros(5)
+COVARIANCE = np.eye(5)[np.triu_indices(5)] + 0.5 * (np.arange(15) == 1)
+RARE = np.isin(np.arange(76), range(3, 53, 10))
+"""Rows whose gaps too few share: a site with a file of its own leaves them out of every sum, and scores them."""
 
 
 def parties_of_three(share=0.2):
@@ -299,13 +304,6 @@ def test_empty_rows_are_counted_and_rare_values_refused():
         fit("em", parties, n_components=2, min_rows=10)
     with refused(DisclosureError, "party 2", "min_rows"):  # the last five rows are left out
         fit("em", cut(np.vstack(parties_of_three()), 90, 35, 25), n_components=2, min_rows=19, round_rows=10)
-
-
-RUN = {"method": "em", "n-components": 2}
-CENTRE, UNIT, ZERO = np.full(5, 50.0), np.full(5, 10.0), np.zeros(5)
-COVARIANCE = np.eye(5)[np.triu_indices(5)] + 0.5 * (np.arange(15) == 1)
-RARE = np.isin(np.arange(76), range(3, 53, 10))
-"""Rows whose gaps too few share: a site with a file of its own leaves them out of every sum, and scores them."""
 
 
 def with_gaps():

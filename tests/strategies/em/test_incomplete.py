@@ -15,6 +15,10 @@ from fedpca_flwr.strategies.em.gap_groups import GappedRows
 from fedpca_flwr.strategies.em.gaussian_em import Gaussian, GaussianEM, expected_sums
 from tests.refusals import refused
 
+D = 7
+FACTORS = FactorGaussian(np.linspace(1, -1, D), np.linalg.qr(random_block(D, 3, seed=0)).Q, np.array([3, 2, 1.3]), 0.4)
+COVARIANCE = FACTORS.loadings @ FACTORS.loadings.T + FACTORS.noise * np.eye(D)
+
 
 def covariance(d=6, seed=0):
     factor = np.random.default_rng(seed).standard_normal((d, d))
@@ -163,11 +167,6 @@ def test_anderson_takes_far_fewer_steps_and_finds_a_fixed_point():
     for pair in ([1e-170, 0.0], [2e-170, 1e-171], [2e-170, 1e-170]):  # their differences cannot be squared
         found.add(np.array(pair), 0.0)
     np.testing.assert_array_equal(found.point, pair)
-
-
-D = 7
-FACTORS = FactorGaussian(np.linspace(1, -1, D), np.linalg.qr(random_block(D, 3, seed=0)).Q, np.array([3, 2, 1.3]), 0.4)
-COVARIANCE = FACTORS.loadings @ FACTORS.loadings.T + FACTORS.noise * np.eye(D)
 
 
 def rows_with_gaps():
