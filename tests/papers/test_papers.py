@@ -27,7 +27,6 @@ LAWS |= {"ap-cov": {}, "ap-stack, scaled": {}, "ap-cov, simple": {"party_weights
 LAWS["sub-it"] = {"variant": "paper", "max_rounds": STEPS}
 CLIP, DELTA = 5.0, 1e-5
 NOTE_SIGMA = math.sqrt(2 * math.log(1.25 / DELTA))  # with a sensitivity and an epsilon of 1
-BLOCK, BETA = 50, 0.10
 UNIT = 64  # the paper's scores have variance 1: its step sizes are stable for rows of about that size
 SYMBOLS = {"alpha": 0.01, "beta": 0.02, "spread": 0.01, "noise": 0.36, "seed": 7, "half": 1.0}
 OPTIONS = {"local_step": 0.01, "server_step": 0.02, "sigma_u": 0.1, "sigma_eps": 0.6, "seed": 7, "solver": "stiefel"}
@@ -173,11 +172,8 @@ def test_the_multiplier_is_the_notes_where_it_is_private(epsilon, holds):
 
 
 def test_the_noise_is_the_notes_formula_with_sensitivities_that_hold():
-    """A replaced row moves the sum by 2 c, the products by sqrt(2) c^2, and both not at once: by 1.25 instead of 1.41.
-
-    With t the cosine of the two rows the squares are (2 - 2 t) c^2 and (2 - 2 t^2) c^4.
-    """
-    t = np.linspace(-1, 1, 200_001)
+    """A replaced row moves the sum by 2 c, the products by sqrt(2) c^2, and both not at once: by 1.25, not 1.41."""
+    t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows: squares are (2 - 2 t) c^2 and (2 - 2 t^2) c^4
     together = np.sqrt(((2 - 2 * t) / 4 + (2 - 2 * t**2) / 2).max())
     assert together == pytest.approx(1.25)
     noise, unit = DPOptions(variant="paper").noise("joint").deviations, CLIP / GRID_STEPS
@@ -223,10 +219,10 @@ def left_triplets(*parts):
 def local_update(Y, r, adaptive, alpha):
     """Algorithm 3; a rank that grows keeps the next triplet of the small SVD, where the document has e_r."""
     U, s = np.empty((len(Y), 0)), np.empty(0)
-    for start in range(0, Y.shape[1], BLOCK):
-        U, s = left_triplets(U * s, Y[:, start : start + BLOCK])
+    for start in range(0, Y.shape[1], 50):
+        U, s = left_triplets(U * s, Y[:, start : start + 50])
         share = s[r - 1] / s[:r].sum()
-        r += int(adaptive and share > BETA) - int(adaptive and share < alpha)
+        r += int(adaptive and share > 0.10) - int(adaptive and share < alpha)
         U, s = U[:, :r], s[:r]
     return U, s
 

@@ -21,14 +21,9 @@ from tests.site.test_alignment import site
 SECURE = {"secure_aggregation": True, "bound": 1e7}
 X = rows(120, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 0, 1e3, 0, -50]
 WEIGHTS = np.random.default_rng(5).uniform(0.2, 4, len(X)) * (np.arange(len(X)) % 5 > 0)
-RUNS = [
-    ("p-cov", {}),
-    ("p-cov scale=true", SECURE),
-    ("p-cov", {**SECURE, "survivors": 3}),
-    ("sub-it scale=true block-size=2", {}),
-    ("sub-it", SECURE),
-    *(("compressed tolerance=1e-6 corrections=10", travel) for travel in ({}, SECURE)),
-]
+RUNS: list[tuple] = [("p-cov", {}), ("p-cov scale=true", SECURE), ("p-cov", {**SECURE, "survivors": 3})]
+RUNS += [("sub-it scale=true block-size=2", {}), ("sub-it", SECURE)]
+RUNS += [("compressed tolerance=1e-6 corrections=10", travel) for travel in ({}, SECURE)]
 
 
 def with_weights(weights=WEIGHTS, X=X):

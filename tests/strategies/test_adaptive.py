@@ -129,8 +129,8 @@ def test_what_is_pooled_of_surveys_in_numbers():
     assert (forecast.total, forecast.variances.tolist(), forecast.spectrum.tolist()) == (130, [90, 40], [90, 40])
     assert forecast.party_codes == Forecast.from_surveys([second, first]).party_codes  # in an order of its own
     entropy = [-sum(share * np.log2(share) for share in shares) for shares in ((9 / 16, 7 / 16), (3 / 4, 1 / 4))]
-    parts = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
-    assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(parts), *parts])
+    of_score = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
+    assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(of_score), *of_score])
     assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
     few = Forecast.from_surveys([survey(1, [3, 0, 0, 0]), survey(2, [2.5, 1, 0, 0])])
     assert few.spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction

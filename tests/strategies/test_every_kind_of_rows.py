@@ -25,15 +25,11 @@ from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
 FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
-WAYS = {
-    "clear": {},
-    "masked": {"secure_aggregation": True, "bound": 100.0},
-    "surviving": {"secure_aggregation": True, "bound": 100.0, "survivors": 3},
-}
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+WAYS: dict[str, dict] = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
 RUNS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
 FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
-APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
-"""What these know of variance is one number for all features, or a kernel's."""
+APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}  # variance is one number, or a kernel's
 SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
 SCALED = [(name, {"scale": True}) for name in SCALING]
 SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
@@ -115,11 +111,9 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
     few = sparse.random_array((60, 9000), density=0.01, rng=np.random.default_rng(6), format="csr")
     parties, decode = [few[:40] * 2, few[40:]], blocks.block_to_array
     truth = fit("qr-pca", [part.toarray() for part in parties], n_components=2)
-
-    def narrow_to_array(block):
-        return decode(block) if block.shape[1] < 900 else pytest.fail("dense")
-
-    monkeypatch.setattr(blocks, "block_to_array", narrow_to_array)
+    monkeypatch.setattr(
+        blocks, "block_to_array", lambda block: decode(block) if block.shape[1] < 900 else pytest.fail("dense")
+    )
     assert principal_angles(fit("sub-it", parties, n_components=2), truth).max <= 1e-6
 
 

@@ -220,10 +220,8 @@ def test_a_certificate_leaves_noise_out(method):
 
 
 def test_rounded_centres_cost_secure_products_nothing():
-    """The fault: what the mean has beyond the centre was taken beside the mean; an eigenvalue was 68 % off.
-
-    Fixed point leaves a centre more than one rounding from the mean, which counts where deviations are no more.
-    """
+    """The fault: what the mean has beyond the centre was taken beside the mean; an eigenvalue was 68 % off."""
+    # Fixed point leaves a centre more than one rounding from the mean, which counts where deviations are no more.
     party = [0.0999999999999486, 1700.2310818639023, 0.09999999999976573, 0.09999999999999395]
     X = np.array([party, party, [0.099999999999988, 6352.406342682803, 0.10000000000006184, 0.10000000000023145]])
     X[1, 1] += 1.0
@@ -245,12 +243,9 @@ def ladder():
 
 
 def axes(X, *, scale):
-    """Return the axes of the rows' ellipsoid, as unit scores and components, from the centred rows in 80 bits.
-
-    A mean in 80 bits is rounded too: rows about it are still 3e-6 degrees off at 1e13, and are centred a second time.
-    """
+    """Return the axes of the rows' ellipsoid, as unit scores and components, from the centred rows in 80 bits."""
     centred = X.astype(np.longdouble) / np.longdouble(2.0 ** np.frexp(np.abs(X).max())[1])  # exactly
-    for _ in range(2):
+    for _ in range(2):  # a mean in 80 bits is rounded too: rows about it are still 3e-6 degrees off at 1e13
         centred = centred - centred.mean(axis=0)
     centred = centred / np.sqrt((centred**2).mean(axis=0)) if scale else centred
     U, _, Vt = np.linalg.svd((centred / np.abs(centred).max()).astype(np.float64), full_matrices=False)

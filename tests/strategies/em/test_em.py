@@ -28,7 +28,7 @@ from tests.harness import CLUSTER_STEPS, fit
 from tests.hostile import HostileSession
 from tests.pairwise import pairwise_by_day
 from tests.refusals import refused
-from tests.strategies.em.test_incomplete import plain_em, plain_ppca, standardised, textbook, with_holes
+from tests.strategies.em.test_incomplete import plain_em, plain_ppca, textbook, with_holes
 
 MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
@@ -63,7 +63,7 @@ def angle(model, vectors):
 def pooled_em(X):
     """Return the mean and the scatter of pooled rows by the textbook's EM, in the units of the observed deviations."""
     mean, unit = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
-    m, T = plain_em(standardised(X), 100.0, 150)
+    m, T = plain_em(scale(X), 100.0, 150)
     return mean + unit * m, T * np.outer(unit, unit)
 
 

@@ -155,13 +155,21 @@ def test_a_run_that_fails_leaves_the_state(state, digest, change, error, named, 
     assert (content(state), Federation.open(state).revision) == (before, 1)
 
 
-def test_of_two_runs_at_once_one_is_told(state):
+def test_two_runs_at_once_and_python_share_a_federation(state):
     fit(state, [A, B])
     slow = server_where(state, {}, {})
     fit(state, [A, B, D])
     with pytest.raises(ContractError, match="change"):
         finish(slow)
-    assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
+    federation = Federation.open(state)
+    assert federation.members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
+    federation.leave("partition 1")
+    federation.leave("partition 2")
+    federation.join("partition 7", D)
+    federation.save()
+    assert changes(fit(state, [A])) == {"unchanged": "0", "absent": "7"}
+    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
+    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -212,17 +220,6 @@ def test_members_have_names_and_columns_or_partitions(state):
     fail_at(server, 2, "digest")
     with refused(QuorumError, 1, 2):
         finish(server)
-
-
-def test_python_and_runs_share_a_federation(state):
-    fit(state, [A, B])
-    federation = Federation.open(state)
-    federation.leave("partition 1")
-    federation.join("partition 7", D)
-    federation.save()
-    assert changes(fit(state, [A])) == {"unchanged": "0", "absent": "7"}
-    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
-    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
