@@ -31,6 +31,13 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 RUN = {"method": "p-cov", "n-components": 2, "clusters": 2, "clustering": "mixture"}
 AXES, MEAN, NONE, ONES = np.eye(4)[:2], X.mean(axis=0), np.empty(0), np.ones(4)
 MEANS, WEIGHTS, COVARIANCES, NO_MOVES = np.zeros((2, 2)), np.ones(2), np.array([np.eye(2)] * 2), np.empty((0,) * 4)
+CHANGES = [(NONE, AXES[::-1], NONE, ["'components'", "earlier"]), (ONES, AXES, 2 * ONES, ["'scale'", "earlier"])]
+CHANGES += [(NONE, AXES, ONES, ["'scale'", "scale=False"]), (ONES, AXES, NONE, ["'scale'", "scale=True"])]
+SHAPES = [((2, 2, 2), (2, 2, 3)), ((1, 2, 2), (1, 3, 3)), ((1, 2, 3), (1, 2, 3))]
+MISFITS: list[tuple] = [("mixed", (np.ones(one), np.zeros(two), NO_MOVES), "'penalties'") for one, two in SHAPES]
+MISFITS += [("shares", (np.zeros((2, 3)), WEIGHTS, COVARIANCES), "2 components")]
+MISFITS += [("shares", (MEANS, np.array([1.0, 0.0]), COVARIANCES), "'weights'")]
+MISFITS += [("shares", (MEANS, WEIGHTS, 0 * COVARIANCES), "'covariances'")]
 HARMONY = {"n_components": 6, "clusters": 12, "clustering": "harmony"}
 RNG, BATCH = np.random.default_rng(0), np.repeat([0, 1, 2], [160, 100, 130])
 MIXTURES = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.5, 0]])
@@ -44,11 +51,6 @@ CELLS = {"counts": 1, "sums": np.array([5.5, 6.5]), "inertia": 5.5**2 + 6.5**2}
 MOVES = {"counts": 1, "units": 1, "sums": 2.5, "objective": 4 + CLUSTER_WIDTH * np.log(4)}
 SHARES = {"counts": 1, "sums": FARTHEST, "products": np.einsum("mi,mj->mij", FARTHEST, FARTHEST)}
 SHARES["log_density"] = clustering.MAX_LOG_DENSITY
-LIMITS = [
-    (questions._cell_limits({"centres": PLACES[None]}, 2.5), CELLS),
-    (questions._share_limits({"means": PLACES}, 2.5), SHARES),
-    (steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5), MOVES),
-]
 
 
 def written(folder, what="clusters"):
@@ -149,15 +151,7 @@ def session(folder, **options):
     return request
 
 
-@pytest.mark.parametrize(
-    ("first", "axes", "then", "named"),
-    [
-        (NONE, AXES[::-1], NONE, ["'components'", "earlier"]),
-        (ONES, AXES, 2 * ONES, ["'scale'", "earlier"]),
-        (NONE, AXES, ONES, ["'scale'", "scale=False"]),
-        (ONES, AXES, NONE, ["'scale'", "scale=True"]),
-    ],
-)
+@pytest.mark.parametrize(("first", "axes", "then", "named"), CHANGES)
 def test_a_run_has_one_set_of_components(tmp_path, caplog, first, axes, then, named):
     """A server that turned the components, or divided by other deviations, would learn every feature of a row."""
     request, centres = session(tmp_path, scale=first is ONES), np.zeros((1, 2, 2))
@@ -166,17 +160,7 @@ def test_a_run_has_one_set_of_components(tmp_path, caplog, first, axes, then, na
     assert not unnamed(caplog.text, *named)
 
 
-@pytest.mark.parametrize(
-    ("phase", "step", "named"),
-    [
-        ("shares", (np.zeros((2, 3)), WEIGHTS, COVARIANCES), "2 components"),
-        ("shares", (MEANS, np.array([1.0, 0.0]), COVARIANCES), "'weights'"),
-        ("shares", (MEANS, WEIGHTS, 0 * COVARIANCES), "'covariances'"),
-        ("mixed", (np.ones((2, 2, 2)), np.zeros((2, 2, 3)), NO_MOVES), "'penalties'"),
-        ("mixed", (np.ones((1, 2, 2)), np.zeros((1, 3, 3)), NO_MOVES), "'penalties'"),
-        ("mixed", (np.ones((1, 2, 3)), np.zeros((1, 2, 3)), NO_MOVES), "'penalties'"),
-    ],
-)
+@pytest.mark.parametrize(("phase", "step", "named"), MISFITS)
 def test_steps_that_do_not_fit_are_refused(tmp_path, caplog, phase, step, named):
     request = session(tmp_path, clustering="mixture" if phase == "shares" else "harmony")
     assert phase == "mixed" or request.ask("cells", [AXES, MEAN, NONE, np.zeros((1, 2, 2))])[0]
@@ -298,6 +282,8 @@ def test_steps_of_harmony_are_those_of_the_rows():
     np.testing.assert_allclose(moves, ridge.coef_.T, atol=1e-12)
 
 
-@pytest.mark.parametrize(("limits", "of_one_row"), LIMITS)
-def test_limits_in_closed_form(limits, of_one_row):
-    require_limits(limits, {name: 2 * MAX_ROWS * value for name, value in of_one_row.items()})
+def test_limits_in_closed_form():
+    limits = [questions._cell_limits({"centres": PLACES[None]}, 2.5), questions._share_limits({"means": PLACES}, 2.5)]
+    limits.append(steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5))
+    for of_all, of_one_row in zip(limits, (CELLS, SHARES, MOVES), strict=True):
+        require_limits(of_all, {name: 2 * MAX_ROWS * value for name, value in of_one_row.items()})

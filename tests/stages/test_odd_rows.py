@@ -140,27 +140,19 @@ def test_limits_in_closed_form():
     require_limits(limits, {name: MAX_ROWS * value for name, value in expected.items()})
 
 
-@pytest.mark.parametrize(
-    ("options", "exposes", "words"),
-    [
-        ({}, "", []),
-        ({"adjust_for": "1"}, "", []),
+def test_a_run_shows_what_its_options_declare():
+    for options, exposes, words in [
+        *((options, "", []) for options in ({}, {"adjust_for": "1"}, {"outliers": "sites"})),
         *(({"harmonise": what}, "", ["harmonise"]) for what in ("means", "variances")),
         *(({"clusters": 2, "clustering": way}, "scores", []) for way in ("k-means", "mixture")),
         ({"clusters": 2, "clustering": "harmony"}, "scores", ["harmony"]),
-        ({"outliers": "sites"}, "", []),
         ({"outliers": "counts"}, "distribution", ["outliers"]),
         ({"fourth_moments": True}, "distribution", []),
         ({"harmonise": "means", "outliers": "counts"}, "distribution", ["harmonise", "outliers"]),
-    ],
-    ids=str,
-)
-def test_a_run_shows_what_its_options_declare(options, exposes, words):
-    chosen = OPTIONS.parse(options)
-    assert (chosen.exposes, list(chosen.sum_disclosures)) == (exposes, words)
-
-
-def test_harmonised_variances_disclose_more_than_means():
+    ]:
+        chosen = OPTIONS.parse(options)
+        assert (chosen.exposes, list(chosen.sum_disclosures)) == (exposes, words), options
+    # Variances that are harmonised disclose more than means.
     less, more = (OPTIONS.parse({"harmonise": what}).sum_disclosures["harmonise"] for what in ("means", "variances"))
     assert more != less
     assert more.startswith(less)

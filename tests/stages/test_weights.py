@@ -21,14 +21,9 @@ from tests.site.test_alignment import site
 SECURE = {"secure_aggregation": True, "bound": 1e7}
 X = rows(120, 6) * [9, 7, 5, 3, 2, 1] + [0, 0, 0, 1e3, 0, -50]
 WEIGHTS = np.random.default_rng(5).uniform(0.2, 4, len(X)) * (np.arange(len(X)) % 5 > 0)
-RUNS = [
-    ("p-cov", {}),
-    ("p-cov scale=true", SECURE),
-    ("p-cov", {**SECURE, "survivors": 3}),
-    ("sub-it scale=true block-size=2", {}),
-    ("sub-it", SECURE),
-    *(("compressed tolerance=1e-6 corrections=10", travel) for travel in ({}, SECURE)),
-]
+RUNS: list[tuple] = [("p-cov", {}), ("p-cov scale=true", SECURE), ("p-cov", {**SECURE, "survivors": 3})]
+RUNS += [("sub-it scale=true block-size=2", {}), ("sub-it", SECURE)]
+RUNS += [("compressed tolerance=1e-6 corrections=10", travel) for travel in ({}, SECURE)]
 
 
 def with_weights(weights=WEIGHTS, X=X):
@@ -107,20 +102,17 @@ def test_a_name_that_no_column_has_brings_those_that_there_are(key, tmp_path, ca
 
 
 @pytest.mark.parametrize("wrong", [-1.0, np.nan])
-def test_a_weight_that_is_none_is_named_by_row_and_column(wrong):
+def test_false_weights_are_named_by_row_and_column_and_false_sums_by_party(wrong):
+    """The fault: NaN ended the server with a ValueError that named no party."""
     places = np.arange(len(X))
     with refused(DataError, "'6'", 31, 7, 26) as caught:  # of 31 rows, which are counted, 20 are named
         weigh(parties=with_weights(np.where((places >= 7) & (places < 38), wrong, WEIGHTS)))
     assert unnamed(str(caught.value), 27)
-
-
-@pytest.mark.parametrize("wrong", [0.0, -35.0, np.nan])
-def test_a_sum_that_no_weights_have_is_refused(wrong):
-    """The fault: NaN ended the server with a ValueError that named no party."""
-    server = server_of("p-cov", with_weights(), n_components=2, weights="6")
-    tamper_arrays(server, 1, lambda arrays: [np.asarray(wrong), *arrays[1:]], "moments")
-    with refused(ContractError, "client 1", "'count'"):
-        finish(server)
+    for count in (0.0, 35 * wrong):
+        server = server_of("p-cov", with_weights(), n_components=2, weights="6")
+        tamper_arrays(server, 1, lambda arrays, count=count: [np.asarray(count), *arrays[1:]], "moments")
+        with refused(ContractError, "client 1", "'count'"):
+            finish(server)
 
 
 @pytest.mark.engine

@@ -61,7 +61,6 @@ def test_ways_are_forecast_to_cost_what_their_messages_hold():
     costs = [way.up + 2 * way.down + 100 * way.rounds for way in ways]
     assert costs == sorted(costs) == [options.cost(way) for way in ways]
     # Wide data, of fewer rows or as many components as features, have none.
-    d, head = 20, 8 * (1 + 20) + 3 * 128
     options = AdaptiveOptions.parse({**PRICES, "target": 0.1})
 
     def coded(counts, options, code_bytes=NO_BYTES, first=2.0):
@@ -130,8 +129,8 @@ def test_what_is_pooled_of_surveys_in_numbers():
     assert (forecast.total, forecast.variances.tolist(), forecast.spectrum.tolist()) == (130, [90, 40], [90, 40])
     assert forecast.party_codes == Forecast.from_surveys([second, first]).party_codes  # in an order of its own
     entropy = [-sum(share * np.log2(share) for share in shares) for shares in ((9 / 16, 7 / 16), (3 / 4, 1 / 4))]
-    parts = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
-    assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(parts), *parts])
+    of_score = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
+    assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(of_score), *of_score])
     assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
     few = Forecast.from_surveys([survey(1, [3, 0, 0, 0]), survey(2, [2.5, 1, 0, 0])])
     assert few.spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction

@@ -1,7 +1,4 @@
-"""Every method meets its rows as an array, block by block, sparse and as small integers, and values of any size.
-
-However answers travel, it finds the right components, or refuses clearly.
-"""
+"""Every method takes rows as arrays, in blocks, sparse and as small integers, of any size, or refuses clearly."""
 
 from typing import Any
 
@@ -28,18 +25,17 @@ from tests.refusals import refused
 
 CARDS = {name: method.strategy.card for name, method in METHODS.items()}
 FITTING = [name for name, card in CARDS.items() if not card.loadings_source]
-WAYS = {
-    "clear": {},
-    "masked": {"secure_aggregation": True, "bound": 100.0},
-    "surviving": {"secure_aggregation": True, "bound": 100.0, "survivors": 3},
-}
+SECURE = {"secure_aggregation": True, "bound": 100.0}
+WAYS: dict[str, dict] = {"clear": {}, "masked": SECURE, "surviving": {**SECURE, "survivors": 3}}
 RUNS = [(name, way) for name, method in METHODS.items() for way in transports_of(method)]
 FITTING_RUNS = [(name, way) for name, way in RUNS if name in FITTING]
-APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}
-"""What these know of variance is one number for all features, or a kernel's."""
+APPROXIMATE = {"dp-pca", "compressed", "dsa", "fast-pca", "vfedakpca"}  # variance is one number, or a kernel's
 SCALING = [name for name in FITTING if CARDS[name].split == "rows" and "scale" in CARDS[name].options.model_fields]
 SCALED = [(name, {"scale": True}) for name in SCALING]
 SCALED += [(name, {"scale": True, "center": False}) for name in SCALING if "center" in CARDS[name].options.model_fields]
+MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
+IN_UNITS = [*FITTING, "sub-it warm-start=svd", "sub-it warm-start=svd wire=float32"]
+IN_UNITS += [f"compressed codec={codec}" for codec in ("low-rank corrections=1", "shared-step")]
 
 
 @pytest.fixture(autouse=True)
@@ -115,11 +111,9 @@ def test_products_with_wide_sparse_rows_never_make_them_dense(monkeypatch):
     few = sparse.random_array((60, 9000), density=0.01, rng=np.random.default_rng(6), format="csr")
     parties, decode = [few[:40] * 2, few[40:]], blocks.block_to_array
     truth = fit("qr-pca", [part.toarray() for part in parties], n_components=2)
-
-    def narrow_to_array(block):
-        return decode(block) if block.shape[1] < 900 else pytest.fail("dense")
-
-    monkeypatch.setattr(blocks, "block_to_array", narrow_to_array)
+    monkeypatch.setattr(
+        blocks, "block_to_array", lambda block: decode(block) if block.shape[1] < 900 else pytest.fail("dense")
+    )
     assert principal_angles(fit("sub-it", parties, n_components=2), truth).max <= 1e-6
 
 
@@ -190,18 +184,6 @@ def test_rows_without_squares_are_refused_first(method, way, change, limit, capl
         finish(server)
     assert sent in ([], [[]])
     assert "columns (from 0): [1]" in caplog.text
-
-
-MU: dict[str, dict[str, Any]] = {"personalised": {"mu": 1.0}}
-
-
-IN_UNITS = [
-    *FITTING,
-    "sub-it warm-start=svd",
-    "sub-it warm-start=svd wire=float32",
-    "compressed codec=low-rank corrections=1",
-    "compressed codec=shared-step",
-]
 
 
 @pytest.mark.parametrize("method", IN_UNITS)

@@ -2,6 +2,7 @@
 
 from functools import cache
 from itertools import cycle
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,8 +24,7 @@ BY_ROWS = [name for name in FITTING if CARDS[name].split == "rows"]
 BY_COLUMNS = [name for name in FITTING if name not in BY_ROWS]
 EXACT = [name for name in BY_ROWS if CARDS[name].exact]
 PRIVATE = [name for name in FITTING if CARDS[name].differentially_private]
-DETERMINED = [name for name in FITTING if name not in PRIVATE]
-"""Methods whose model the data alone decide; a private one's has noise, which a party draws for itself."""
+DETERMINED = [name for name in FITTING if name not in PRIVATE]  # whose model the data alone decide
 every_method = pytest.mark.parametrize("method", FITTING)
 OF_OPTIONS = ["means shifted by ten deviations", "wide", "constant columns", "offset 1e6"]
 """Families in which scaling, and no centre, make a difference."""
@@ -32,6 +32,27 @@ HARD = ["fewer rows than components at a client", "constant and duplicate column
 """Families that every method meets; of the others every second."""
 # by day every method and every family meets every way and every option; methods meet families in clear, above
 BY_DAY = ((0, 1), (0, 3), (1, 2), (1, 3), (2, 3))
+ITERATIONS = [
+    ("sub-it", {"block_size": 2, "max_rounds": 3}, ("start", "product")),
+    ("sub-it", {"block_size": 2, "max_rounds": 3, "acceleration": "none"}, ("start", "product")),
+    ("sub-it", {"block_size": 2, "max_rounds": 3, "warm_start": "svd", "warm_rank": 2}, ("sketch", "refine")),
+    ("vertical", {"block_size": 2, "max_rounds": 3, "solver": "krylov"}, ("product",)),
+    ("em", {"max_rounds": 3}, ("expected",)),
+    ("em", {"max_rounds": 3, "model": "factors", "factors": 2}, ("products",)),
+    ("personalised", {"iterations": 3, "mu": 1.0}, ("share",)),
+    ("dsa", {"iterations": 3}, ("start", "step")),
+    ("fast-pca", {"iterations": 3}, ("start", "step")),
+    ("robust", {"max_rounds": 3}, ("median",)),
+]
+UNUSABLE = {
+    "infinite": (lambda part: with_cell(part, np.inf), ["infinite"]),
+    "minus infinite": (lambda part: with_cell(part, -np.inf), ["infinite"]),
+    "no rows": (lambda part: part[:0], ["(0"]),
+    "no columns": (lambda part: part[:, :0], ["0)"]),
+    "one axis": (lambda part: part[0], [1, 2]),
+    "text": (lambda part: np.full(part.shape, "a"), ["<U1"]),
+    "complex": (lambda part: part.astype(complex), ["complex128"]),
+}
 
 
 def three(method, n=300):
@@ -46,10 +67,6 @@ def clear(method, name, **options):
 def scalings(method):
     options = [{"scale": True}, {"center": False}, {"scale": True, "center": False}]
     return [chosen for chosen in options if chosen.keys() <= CARDS[method].options.model_fields.keys()]
-
-
-def server_for(method, **options):
-    return server_of(method, three(method), n_components=2, **options)
 
 
 def exact_runs():
@@ -170,10 +187,7 @@ def test_exact_methods_give_the_scores_of_the_pooled_columns(options, name):
 
 @pytest.mark.parametrize("method", [name for name in DETERMINED if name not in {"ap-stack", "dsa", "fast-pca"}])
 def test_first_components_do_not_depend_on_k(method):
-    """The variances are so near to each other that medians and sums put the components into different orders.
-
-    Parties of `ap-stack` truncate to `n-components`, and decentralised methods stop after so many iterations for all.
-    """
+    """Variances so near that medians and sums order them otherwise; `ap-stack` truncates, and graphs' methods stop."""
     parties = three(method)
     if method in BY_ROWS:
         near = np.random.default_rng(0).standard_normal((300, 12)) * np.sqrt(np.linspace(4, 1, 12))
@@ -182,20 +196,6 @@ def test_first_components_do_not_depend_on_k(method):
     leading, expected = (model.components_.T if method in BY_ROWS else model.scores_ for model in (few, many))
     assert angles_between(leading[:, :2], expected[:, :2]).max() <= 1e-6
     np.testing.assert_allclose(many.explained_variance_[:2], few.explained_variance_[:2], rtol=1e-9)
-
-
-ITERATIONS = [
-    ("sub-it", {"block_size": 2, "max_rounds": 3}, ("start", "product")),
-    ("sub-it", {"block_size": 2, "max_rounds": 3, "acceleration": "none"}, ("start", "product")),
-    ("sub-it", {"block_size": 2, "max_rounds": 3, "warm_start": "svd", "warm_rank": 2}, ("sketch", "refine")),
-    ("vertical", {"block_size": 2, "max_rounds": 3, "solver": "krylov"}, ("product",)),
-    ("em", {"max_rounds": 3}, ("expected",)),
-    ("em", {"max_rounds": 3, "model": "factors", "factors": 2}, ("products",)),
-    ("personalised", {"iterations": 3, "mu": 1.0}, ("share",)),
-    ("dsa", {"iterations": 3}, ("start", "step")),
-    ("fast-pca", {"iterations": 3}, ("start", "step")),
-    ("robust", {"max_rounds": 3}, ("median",)),
-]
 
 
 @pytest.mark.parametrize(("method", "options", "phases"), ITERATIONS, ids=str)
@@ -241,20 +241,7 @@ def test_the_log_counts_what_travelled(method):
 
 
 def with_cell(part, value):
-    changed = part.copy()
-    changed[7, 0] = value
-    return changed
-
-
-UNUSABLE = {
-    "infinite": (lambda part: with_cell(part, np.inf), ["infinite"]),
-    "minus infinite": (lambda part: with_cell(part, -np.inf), ["infinite"]),
-    "no rows": (lambda part: part[:0], ["(0"]),
-    "no columns": (lambda part: part[:, :0], ["0)"]),
-    "one axis": (lambda part: part[0], [1, 2]),
-    "text": (lambda part: np.full(part.shape, "a"), ["<U1"]),
-    "complex": (lambda part: part.astype(complex), ["complex128"]),
-}
+    return np.where(np.arange(part.size).reshape(part.shape) == 7 * part.shape[1], value, part)
 
 
 @every_method
@@ -273,7 +260,7 @@ def test_parties_that_do_not_fit_or_lack_values_are_named(method):
     with refused(DataError if by_rows else ContractError, "party 3", "party 0", *numbers):
         fit(method, mismatched, n_components=2)
     with refused(QuorumError, 3, 2):
-        finish(server_for(method, clients=2))
+        finish(server_of(method, three(method), n_components=2, clients=2))
     cases = [(three(method), 13, ConfigError, ["n_components", 13, 12])]
     if method in DETERMINED:  # a private method does not know that there is only one
         cases.append(([rows(1)], 2, DataError, [1, 2]))
@@ -294,6 +281,8 @@ def test_parties_that_do_not_fit_or_lack_values_are_named(method):
 
 SECURE = {"secure_aggregation": True, "bound": 100.0}
 SUMS = SECURE, {**SECURE, "survivors": 3}
+INSTEAD = {"center": "analyses.pca", "adjust_for": "analyses.adjusted", "harmonise": "keep='parties'"}
+INSTEAD |= {"outliers": "analyses.outliers", "fourth_moments": "resample", "genotypes": "qr-pca"}  # needless with gaps
 FEW_ROUNDS = [(method, rounds, size) for method in ("vertical", "sub-it") for rounds, size in ((1, 2), (2, 1))]
 REFUSED = [
     *(("p-cov", {"n_components": value}, ["n_components", repr(value)]) for value in (1.5, "3", True)),
@@ -301,10 +290,8 @@ REFUSED = [
     ("qr-pca", {"rank": 1}, ["'rank'", 1, "n_components", 2]),
     ("qr-pca", {"rank": 8, "scale": True}, ["'rank'", "center=True", "scale=False"]),
     ("qr-pca", {"rank": 8, "n_components": 0.9}, ["'rank'"]),
-    *(
-        ("qr-pca wire=float32", o, ["'wire'", "float32", "rank=0", "scale=False"])
-        for o in ({"rank": 10}, {"scale": True})
-    ),
+    ("qr-pca wire=float32", {"rank": 10}, ["'wire'", "float32", "rank=0", "scale=False"]),
+    ("qr-pca wire=float32", {"scale": True}, ["'wire'", "float32", "rank=0", "scale=False"]),
     *(("ap-cov party-weights=none", option, ["party_weights='rows'"]) for option in ({"center": False}, SECURE)),
     *(("sub-it warm-start=svd", option, ["warm_start", "'svd'"]) for option in ({"scale": True}, {"center": False})),
     ("sub-it warm-start=svd", {"acceleration": "none"}, ["warm_start", "'svd'"]),
@@ -323,8 +310,7 @@ REFUSED = [
     ("spca", {"n_components": 5, "tracked": 4}, ["'tracked'", 4, "n_components", 5]),
     ("spca", {"n_components": 0.9, "tracked": "rank"}, ["'tracked'", "n_components"]),
     ("spca", {"old_weight": 0.5}, ["old_weight", "new_weight"]),
-    ("spca", {"topology": "ring"}, ["'topology'", "'ring'"]),
-    ("spca", {"forgetting": 0.0}, ["'forgetting'", "0.0"]),
+    *(("spca", {key: value}, [f"'{key}'", repr(value)]) for key, value in (("topology", "ring"), ("forgetting", 0.0))),
     ("sapca", {"share_low": 0.1}, ["share_low", "0.1", "share_high"]),
     ("sapca", {"rank_rule": "paper"}, ["rank_rule", "spca"]),
     *(("personalised", {"mu": mu}, ["'mu'", mu]) for mu in (-1.0, "global", float("inf"))),
@@ -332,19 +318,13 @@ REFUSED = [
     *((name, {"max_share": 0.5}, ["max_share", "0.5", name]) for name in FITTING if not CARDS[name].pools_moments),
     *(("p-cov", {"max_share": 0.5, **way}, ["max_share", "0.5", "secure_aggregation=True"]) for way in SUMS),
     ("robust robust-parties=true", SECURE, ["'secure_aggregation'"]),
-    ("em", {"center": True}, ["'center'", "analyses.pca"]),  # needless with gaps, and what to do instead
-    ("em", {"adjust_for": True}, ["'adjust_for'", "analyses.adjusted"]),
-    ("em", {"harmonise": True}, ["'harmonise'", "keep='parties'"]),
-    ("em", {"outliers": True}, ["'outliers'", "analyses.outliers"]),
-    ("em", {"fourth_moments": True}, ["'fourth_moments'", "resample"]),
-    ("em", {"genotypes": True}, ["'genotypes'", "qr-pca"]),
+    *(("em", {key: True}, [f"'{key}'", instead]) for key, instead in INSTEAD.items()),
     ("em", {"weights": "0"}, ["'weights'", "'em'", "run p-cov"]),
     ("em", {"keep": "parties", **SECURE}, ["'keep'", "'parties'", "keep='moments'"]),
     ("em factors=3", {}, ["'factors'", 3, "'model'", "'gaussian'"]),
-    ("em model=factors", {"n_components": 0.5}, ["n_components", "0.5", "model='factors'"]),
+    *(("em model=factors", {"n_components": k}, ["n_components", k, "model='factors'"]) for k in (0.5, "auto")),
     ("em model=factors", {"factors": 1}, ["'factors'", 1, "n_components", 2]),
     *(("em model=factors", {name: 12}, [11, "model='factors'"]) for name in ("n_components", "factors")),
-    ("em model=factors", {"n_components": "auto"}, ["n_components", "auto", "model='factors'"]),
     ("em model=factors", {"keep": "moments"}, ["'keep'", "'moments'", "model='factors'"]),
     ("em model=factors", {"keep": "parties"}, ["'keep'", "model='gaussian'"]),
     ("em model=factors", {"max_share": 0.5}, ["'max_share'", 0.5, "model='gaussian'"]),
@@ -370,7 +350,7 @@ def test_options_that_a_method_does_not_take_are_named(method, options, named):
 @pytest.mark.parametrize(("play", "named"), [(exits, [1, 3, "client 1"]), (late, ["client 1", "round-deadline"])])
 def test_a_party_that_dies_or_is_late_is_named(method, play, named, monkeypatch):
     monkeypatch.setattr(quorum, "time", Clock())
-    server = server_for(method, round_deadline=70.0)
+    server = server_of(method, three(method), n_components=2, round_deadline=70.0)
     deadlines = play(server, 1)
     with refused(QuorumError, *named):
         finish(server)
@@ -379,30 +359,21 @@ def test_a_party_that_dies_or_is_late_is_named(method, play, named, monkeypatch)
 
 @every_method
 def test_a_party_that_raises_ends_the_run_without_its_text(method, monkeypatch):
-    def broken(self, phase, received):
-        raise ValueError("patient 4711 has 98.6")
-
-    monkeypatch.setattr(METHODS[method].client, "statistics", broken)
+    monkeypatch.setattr(METHODS[method].client, "statistics", Mock(side_effect=ValueError("patient 4711 has 98.6")))
     with refused(PartyError, "party 0", "ValueError") as caught:
         fit(method, three(method), n_components=2)
     assert "4711" not in str(caught.value)
 
 
 @every_method
-@pytest.mark.parametrize(
-    ("site", "named"),
-    [({"min_rows": 61}, [61]), ({"allowed_methods": "other, another"}, []), ({"secure_only": True}, [])],
-    ids=str,
-)
-def test_the_policy_of_a_site_holds(method, site, named):
-    party = "party 2" if "min_rows" in site and method in BY_ROWS else "party 0"
-    with refused(DisclosureError, party, *site, *named, *([method] if "allowed_methods" in site else [])):
-        fit(method, three(method), n_components=2, **site)
-
-
-@every_method
-def test_what_a_site_allows_is_answered(method):
-    smallest = 20 if method in BY_ROWS else 60
+def test_the_policy_of_a_site_holds_and_what_it_allows_is_answered(method):
+    smallest, small_party = (20, "party 2") if method in BY_ROWS else (60, "party 0")
+    with refused(DisclosureError, small_party, "min_rows", 61):
+        fit(method, three(method), n_components=2, min_rows=61)
+    with refused(DisclosureError, "party 0", "allowed_methods", method):
+        fit(method, three(method), n_components=2, allowed_methods="other, another")
+    with refused(DisclosureError, "party 0", "secure_only"):
+        fit(method, three(method), n_components=2, secure_only=True)
     allowed = {"min_rows": smallest, "allowed_methods": f"other, {', '.join(METHODS)}"}  # adaptive goes on with others
     if method in BY_COLUMNS:
         allowed["may_show"] = "inner products"

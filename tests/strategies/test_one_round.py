@@ -15,10 +15,6 @@ from tests.refusals import refused
 SHIFTED = FAMILIES["means shifted by ten deviations"]
 
 
-def three(X):
-    return cut(X, 180, 100, 20)
-
-
 def angle(method, k=4, **options):
     return principal_angles(fit(method, parties(), n_components=k, **options), pooled_pca(np.vstack(parties()), k)).max
 
@@ -28,7 +24,7 @@ def test_uploads_have_the_stated_sizes():
     up = fit("p-cov", parties(), n_components=2).log["rounds"][0]["up"]
     assert up == [8 * (40 * 41 // 2 + 40 + 1) + headers] * 3
     assert fit("qr-pca", parties(), n_components=2).log["rounds"][0]["up"] == up
-    offset_model = fit("p-cov", three(np.round(rows(300) * 1000) + 1e8 + 0.1), n_components=3)
+    offset_model = fit("p-cov", cut(np.round(rows(300) * 1000) + 1e8 + 0.1, 180, 100, 20), n_components=3)
     assert max(offset_model.log["rounds"][0]["up"]) == 8 * (12 * 13 // 2 + 2 * 12 + 1) + headers
     up = fit("qr-pca", FAMILIES["wide"].parties, n_components=2).log["rounds"][0]["up"]
     assert up == [8 * (h * 80 - h * (h - 1) // 2 + 80 + 1) + headers for h in (11, 9, 7)]
@@ -55,7 +51,7 @@ def test_averages_lack_what_lies_between_shifted_parties():
 
 def test_a_fraction_is_scikit_learns_of_components_with_variance():
     theirs = PCA(0.9, svd_solver="full").fit(rows(300))
-    assert fit("p-cov", three(rows(300)), n_components=0.9).n_components_ == theirs.n_components_
+    assert fit("p-cov", cut(rows(300), 180, 100, 20), n_components=0.9).n_components_ == theirs.n_components_
     model = fit("ap-cov", cut(np.random.default_rng(0).standard_normal((20, 30)), 10, 10), n_components=0.99)
     assert model.n_components_ == 18  # each party's rows about their own mean
     assert (model.explained_variance_ > 0).all()

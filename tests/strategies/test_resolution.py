@@ -16,17 +16,20 @@ from tests.families import cut, rows
 from tests.harness import fit
 
 SECURE = {"secure_aggregation": True, "bound": 1e12}
-PRODUCTS = {
-    "p-cov": ("p-cov", {}),
-    "streaming": ("streaming", {}),
-    "ap-cov": ("ap-cov", {}),
-    "sub-it": ("sub-it", {"max_rounds": 8}),
-    "p-cov, secure": ("p-cov", SECURE),
-    "p-cov, survivors": ("p-cov", {**SECURE, "survivors": 3}),
-    "vertical": ("vertical", {"max_rounds": 8}),
-    "vertical, gram": ("vertical", {"solver": "gram"}),
-}
+PRODUCTS = [*(("p-cov", way) for way in ({}, SECURE, {**SECURE, "survivors": 3})), ("vertical", {"solver": "gram"})]
+PRODUCTS += [("streaming", {}), ("ap-cov", {}), *((name, {"max_rounds": 8}) for name in ("sub-it", "vertical"))]
 """What squares the rows, and so cannot tell small components beside a large one."""
+CERTIFIED = [
+    *((name, {}) for name in ("p-cov", "sub-it", "streaming")),
+    *(("vertical", options) for options in ({"center": True}, {"scale": True}, {"solver": "gram"})),
+    *(("compressed", options) for options in ({"corrections": 2, "bits": 8}, {"tolerance": 1e-6, "bits": 21})),
+    ("sub-it", {"acceleration": "none"}),
+]
+IN_CLEAR = [("qr-pca", {"rank": 3}), ("spca", {"tracked": 7}), ("adaptive", {}), ("vertical", {"solver": "merge"})]
+IN_CLEAR += [("compressed", {"codec": "low-rank", "tolerance": 1e-6}), ("compressed", {"codec": "shared-step"})]
+IN_CLEAR += [("sub-it", {"warm_start": "svd", "wire": "float32"})]
+RUNS = [(*run, "clear") for run in CERTIFIED + IN_CLEAR] + [(*run, "secure") for run in CERTIFIED]
+ROUNDING = 3e-13  # degrees: of the reference, and of comparing with it
 SPLITS = {"tall": (150, 100, 50), "few rows": (280, 14, 6), "single rows": (297, 1, 1, 1), "all few": (10,) * 30}
 
 
@@ -66,7 +69,7 @@ def angle(model, X, k):
     return np.degrees(subspace_angles(model.components_[:, order].T, truth.T)).max()
 
 
-@pytest.mark.parametrize(("method", "options"), PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize(("method", "options"), PRODUCTS, ids=str)
 def test_small_components_beside_a_huge_one_are_not_called_exact(method, options):
     """The fault: 83 degrees off, `exact`, and "the data have rank 1"."""
     model = fit(method, parties_of(method, salaries()), n_components=3, **options)
@@ -217,10 +220,8 @@ def test_a_certificate_leaves_noise_out(method):
 
 
 def test_rounded_centres_cost_secure_products_nothing():
-    """The fault: what the mean has beyond the centre was taken beside the mean; an eigenvalue was 68 % off.
-
-    Fixed point leaves a centre more than one rounding from the mean, which counts where deviations are no more.
-    """
+    """The fault: what the mean has beyond the centre was taken beside the mean; an eigenvalue was 68 % off."""
+    # Fixed point leaves a centre more than one rounding from the mean, which counts where deviations are no more.
     party = [0.0999999999999486, 1700.2310818639023, 0.09999999999976573, 0.09999999999999395]
     X = np.array([party, party, [0.099999999999988, 6352.406342682803, 0.10000000000006184, 0.10000000000023145]])
     X[1, 1] += 1.0
@@ -232,49 +233,19 @@ def test_rounded_centres_cost_secure_products_nothing():
     np.testing.assert_allclose(model.explained_variance_, truth, rtol=1e-4)
 
 
-CERTIFIED = [
-    ("p-cov", {}),
-    ("sub-it", {}),
-    ("sub-it", {"acceleration": "none"}),
-    ("compressed", {"corrections": 2, "bits": 8}),
-    ("compressed", {"tolerance": 1e-6, "bits": 21}),
-    ("streaming", {}),
-    ("vertical", {"center": True}),
-    ("vertical", {"scale": True}),
-    ("vertical", {"solver": "gram"}),
-]
-IN_CLEAR = [
-    ("qr-pca", {"rank": 3}),
-    ("sub-it", {"warm_start": "svd", "wire": "float32"}),
-    ("compressed", {"codec": "low-rank", "tolerance": 1e-6}),
-    ("compressed", {"codec": "shared-step"}),
-    ("spca", {"tracked": 7}),
-    ("adaptive", {}),
-    ("vertical", {"solver": "merge"}),
-]
-RUNS = [(*run, "clear") for run in CERTIFIED + IN_CLEAR] + [(*run, "secure") for run in CERTIFIED]
-OFFSETS = [1e4, 1e8, 1e10, 1e12, 1e13, 1e15]
-UNITS = [2.0**-266, 2.0**-133, 2.0**133, 2.0**266]
-ROUNDING = 3e-13
-"""Degrees: of the reference, and of comparing with it."""
-
-
 @cache
 def ladder():
     rng = np.random.default_rng(4)
     near, towards = rng.normal(size=(60, 7)) * np.linspace(3, 1, 7), rng.normal(size=7)
-    rungs = {f"{offset:.0e} deviations": near + offset * towards for offset in OFFSETS}
-    rungs |= {f"units of {unit:.0e}": unit * (near + 1e8 * towards) for unit in UNITS}
-    return rungs
+    rungs = {f"{offset:.0e} deviations": near + offset * towards for offset in (1e4, 1e8, 1e10, 1e12, 1e13, 1e15)}
+    units = 2.0 ** np.array([-266, -133, 133, 266])
+    return rungs | {f"units of {unit:.0e}": unit * (near + 1e8 * towards) for unit in units}
 
 
 def axes(X, *, scale):
-    """Return the axes of the rows' ellipsoid, as unit scores and components, from the centred rows in 80 bits.
-
-    A mean in 80 bits is rounded too: rows about it are still 3e-6 degrees off at 1e13, and are centred a second time.
-    """
+    """Return the axes of the rows' ellipsoid, as unit scores and components, from the centred rows in 80 bits."""
     centred = X.astype(np.longdouble) / np.longdouble(2.0 ** np.frexp(np.abs(X).max())[1])  # exactly
-    for _ in range(2):
+    for _ in range(2):  # a mean in 80 bits is rounded too: rows about it are still 3e-6 degrees off at 1e13
         centred = centred - centred.mean(axis=0)
     centred = centred / np.sqrt((centred**2).mean(axis=0)) if scale else centred
     U, _, Vt = np.linalg.svd((centred / np.abs(centred).max()).astype(np.float64), full_matrices=False)

@@ -24,6 +24,7 @@ from tests.strategies.dp_pca.test_dp_noise import ask
 
 FILE = "running-model.sqlite"
 SAPCA_ONLY = {"min-rows": 20, "allowed-methods": "sapca"}
+TOO_FEW, ENOUGH = ([(199, 1e-200), (1, 0.5), (7, 0.5)], [(100, 1e-200), (1, 0.99), (199, 1.0)])
 
 
 def fit(parties, method="spca", **options):
@@ -137,6 +138,11 @@ def test_torn_earlier_and_unfit_models_are_named(tmp_path):
     with refused(ContractError, tmp_path / "subspace", "0.1.0"):
         fit(parties(50, 50), state=str(tmp_path))
     (tmp_path / "subspace").unlink()
+    for seed, columns in enumerate(["ab" * 8, None, "cd" * 8]):
+        server = server_of("spca", parties(50, 40, seed=seed), state=str(tmp_path / "columns"), n_components=2)
+        say(say(server, 0, columns=columns), 1, columns=columns)
+        with refused(ConfigError, tmp_path / "columns") if seed == 2 else nullcontext():
+            finish(server)
     mean, file = fit(parties(100, 80), state=str(tmp_path)).mean_[:2].tobytes(), tmp_path / FILE
     with refused(ContractError, 11, 12):
         fit(parties(50, 50, d=11), state=str(tmp_path))
@@ -188,30 +194,15 @@ def test_models_that_truncate_or_forget_rows_are_not_exact():
         np.testing.assert_allclose(model.explained_variance_ratio_, values[:5] / values.sum(), rtol=1e-10)
 
 
-def test_columns_of_other_names_are_not_merged(tmp_path):
-    for seed, columns in enumerate(["ab" * 8, None, "cd" * 8]):
-        server = server_of("spca", parties(50, 40, seed=seed), state=str(tmp_path), n_components=2)
-        say(say(server, 0, columns=columns), 1, columns=columns)
-        with refused(ConfigError, tmp_path) if seed == 2 else nullcontext():
-            finish(server)
-
-
 @pytest.mark.parametrize(
     ("options", "node", "answers"),
     [  # the fault: the last row alone had a weight, and the answer was that row
-        ({"block-size": 199, "forgetting": 1e-200}, SAPCA_ONLY, False),
-        ({"block-size": 1, "forgetting": 0.5}, SAPCA_ONLY, False),
-        ({"block-size": 7, "forgetting": 0.5}, SAPCA_ONLY, False),
-        ({"block-size": 100, "forgetting": 1e-200}, SAPCA_ONLY, True),
-        ({"block-size": 1, "forgetting": 0.99}, SAPCA_ONLY, True),
-        ({"block-size": 199, "forgetting": 1.0}, SAPCA_ONLY, True),
+        *(({"block-size": size, "forgetting": rate}, SAPCA_ONLY, False) for size, rate in TOO_FEW),
+        *(({"block-size": size, "forgetting": rate}, SAPCA_ONLY, True) for size, rate in ENOUGH),
         # the order of rows, and the blocks that a run chooses, are in the answer
-        ({}, {"may-show": ""}, False),
-        ({}, {"may-show": "nothing"}, False),
-        ({}, {"may-show": "", "allowed-methods": "p-cov, em"}, False),
-        ({}, {"may-show": "", "allowed-methods": "p-cov, sapca"}, True),
-        ({}, {"may-show": "distribution"}, True),
-        ({}, {"may-show": "scores"}, True),
+        *(({}, {"may-show": shown}, False) for shown in ("", "nothing")),
+        *(({}, {"may-show": shown}, True) for shown in ("distribution", "scores")),
+        *(({}, {"may-show": "", "allowed-methods": f"p-cov, {name}"}, name == "sapca") for name in ("em", "sapca")),
     ],
     ids=str,
 )

@@ -1,8 +1,4 @@
-"""VERTICAL: its rounds and bytes, its three solvers, what stays at the sites, and what they allow.
-
-And VERTICAL-SCORES: scores of new rows from the loadings that the parties kept, in clear and as a secure sum; VFedPCA
-and VFedAKPCA: the authors' program step by step, our form, and how far both are from exact.
-"""
+"""VERTICAL: rounds, bytes, solvers and what sites allow; VERTICAL-SCORES; VFedPCA and VFedAKPCA."""
 
 from dataclasses import replace
 
@@ -33,6 +29,14 @@ from tests.refusals import refused, unnamed
 
 SUMS = [("vertical", "product", 2.0**0.5 * 9), ("vertical solver=gram", "gram", 9), ("vertical-scores", "scores", 1.5)]
 CANCER = minmax_scale(load_breast_cancer().data[:150])
+KERNELS = [{"kernel": "rbf"}, {"kernel": "rbf", "gamma": 0.2}, {"kernel": "linear"}]
+KERNELS += [{"kernel": "polynomial", "gamma": 0.05, "degree": 2}, {"kernel": "sigmoid", "gamma": 0.02, "coef0": 0.5}]
+SECURE = {"secure_aggregation": True, "bound": 1e4}
+every_way = pytest.mark.parametrize("way", [{}, SECURE], ids=["plain", "secure"])
+OLD = (
+    rows(120) * np.arange(1, 13) + 5.0
+)  # of which a model is made, and parties with rows that get scores by that model
+NEW = np.split(rows(7, seed=9) * np.arange(1, 13) + 3.0, [6, 10], axis=1)
 
 
 def cut(X, parties):
@@ -154,27 +158,22 @@ def test_each_site_keeps_its_loadings_and_its_part_of_new_scores(tmp_path):
         loadings[0].part_of_scores(new)
 
 
-def test_inner_products_need_more_permission(tmp_path):
+def test_inner_products_need_more_permission_and_data_split_the_other_way_are_refused(tmp_path):
     parties = cut(rows(60), 3)
     assert fit(parties, may_show="scores").n_components_ == 3
     with refused(DisclosureError, "party 0", "may_show"):
         fit(parties, solver="gram", may_show="scores")
     np.save(tmp_path / "own.npy", parties[0])
+    node = {"data": str(tmp_path / "own.npy"), "split": "columns"}
     with refused(DisclosureError, "client 0", "may-show"):
-        node = {"data": str(tmp_path / "own.npy"), "split": "columns"}
         finish(at_sites(server_of("vertical", parties, n_components=2), [node] * 3))
-
-
-@pytest.mark.parametrize(("method", "split", "partition"), [("vertical", "rows", "iid"), ("p-cov", *["columns"] * 2)])
-def test_data_split_the_other_way_are_refused(method, split, partition, tmp_path):
-    parties = cut(rows(60), 3) if method == "vertical" else np.array_split(rows(60), 3)
-    np.save(tmp_path / "own.npy", parties[0])
-    node = {"data": str(tmp_path / "own.npy"), "split": split, "may-show": "scores"}
-    with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
-        finish(at_sites(server_of(method, parties, n_components=2), [node] * 3))
-    config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
-    with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
-        finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
+    for method, split, partition in (("vertical", "rows", "iid"), ("p-cov", "columns", "columns")):
+        node |= {"split": split, "may-show": "scores"}
+        with refused(ConfigError, "client 0", f"'{method}'", split, "'split'"):
+            finish(at_sites(server_of(method, parties, n_components=2), [node] * 3))
+        config = {"method": method, "partition": partition, "dataset": "wine", "n-components": 2, "clients": 3}
+        with refused(ConfigError, "client 0", f"'{method}'", "'split'"):
+            finish(at_sites(assemble(config, [rows(30)] * 3, {}), [{}] * 3))
 
 
 @pytest.mark.parametrize(("named", "phase", "row_limit"), SUMS, ids=str)
@@ -188,13 +187,6 @@ def test_limits_of_sums_are_what_the_bound_and_all_columns_allow(named, phase, r
         np.testing.assert_allclose(limits[phase], 2 * row_limit * MAX_COLUMNS, rtol=1e-6)
 
 
-SECURE = {"secure_aggregation": True, "bound": 1e4}
-every_way = pytest.mark.parametrize("way", [{}, SECURE], ids=["plain", "secure"])
-OLD = rows(120) * np.arange(1, 13) + 5.0
-NEW = np.split(rows(7, seed=9) * np.arange(1, 13) + 3.0, [6, 10], axis=1)
-"""Rows of which a model is made, and parties with rows that get scores by that model."""
-
-
 @pytest.fixture
 def paths(tmp_path):
     paths = [tmp_path / f"own{party}.npz" for party in range(3)]
@@ -202,12 +194,8 @@ def paths(tmp_path):
     return paths
 
 
-def parts_of(X):
-    return np.split(X, [6, 10], axis=1)
-
-
 def fitted(paths, X, **options):
-    return run("vertical", parts_of(X), n_components=3, loadings=paths, **{"tolerance": 1e-9, **options})
+    return run("vertical", cut(X, [6, 10]), n_components=3, loadings=paths, **{"tolerance": 1e-9, **options})
 
 
 def project(parties, paths, **options):
@@ -235,13 +223,13 @@ def test_scores_depend_on_no_order_offset_or_unit(paths):
     assert "the first 2 of the 3 components of the loadings" in model.log["notes"]
     # A mean that is rounded once would move all new scores alike, by a thousandth of a deviation.
     model = fitted(paths, OLD + 1e13)
-    np.testing.assert_allclose(project(parts_of(OLD + 1e13), paths).scores_, model.scores_, atol=1e-9)
+    np.testing.assert_allclose(project(cut(OLD + 1e13, [6, 10]), paths).scores_, model.scores_, atol=1e-9)
     # The last party's columns are constant and divided by 1, and the others' are a thousandth of a bound.
     X = OLD * 1e-6
     X[:, 10:] = 1e-6
     fitted(paths, X, scale=True)
-    secure = project(parts_of(X), paths, secure_aggregation=True, bound=1e-4)
-    np.testing.assert_allclose(secure.scores_, project(parts_of(X), paths).scores_, atol=1e-9)
+    secure = project(cut(X, [6, 10]), paths, secure_aggregation=True, bound=1e-4)
+    np.testing.assert_allclose(secure.scores_, project(cut(X, [6, 10]), paths).scores_, atol=1e-9)
     assert secure.log["measured"]["fixed_point_size_share"] < 1e-12
 
 
@@ -381,15 +369,6 @@ def test_without_a_server_neighbours_are_merged(graph, variant):
     assert model.log["rounds"][2]["down"] == [2 * 128 + 8 * 151 * number for number in neighbours]
 
 
-KERNELS = [
-    {"kernel": "rbf"},
-    {"kernel": "rbf", "gamma": 0.2},
-    {"kernel": "linear"},
-    {"kernel": "polynomial", "gamma": 0.05, "degree": 2},
-    {"kernel": "sigmoid", "gamma": 0.02, "coef0": 0.5},
-]
-
-
 def test_kernels_have_their_eigenvalue_and_never_overflow():
     """Faults: NaN and a party of weight zero, or for every party an error that rows were identical."""
     for largest in (307, 312):  # a sum, and an entry
@@ -398,9 +377,9 @@ def test_kernels_have_their_eigenvalue_and_never_overflow():
         with refused(DataError, "float64", "'gamma'"):
             run("vfedakpca", parties, n_components=1, kernel="polynomial", gamma=1.0)
     for variant, phase, times, columns in (("ours", "local", 3 * 4 - 1, 3 * 2), ("faithful", "start", 2, 3 * 3)):
-        options = VFedPCAOptions(n_components=3, periods=4, variant=variant)
-        assert merge_questions(RunConfig(), options)[phase].times == times
-        assert options.max_gram_columns(150) == columns
+        merged_options = VFedPCAOptions(n_components=3, periods=4, variant=variant)
+        assert merge_questions(RunConfig(), merged_options)[phase].times == times
+        assert merged_options.max_gram_columns(150) == columns
     for options in KERNELS:
         name = {"polynomial": "poly"}.get(options["kernel"], options["kernel"])
         defaults = {"gamma": 1 / (30 * CANCER.var()), "coef0": 1.0, "eigen_solver": "dense"}

@@ -18,6 +18,16 @@ from tests.refusals import refused
 
 TRUTH = pooled_pca(np.vstack(parties()), 4)
 SHORT = {"secure_aggregation": True, "bound": 100.0}
+SERIES = {
+    "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
+    "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
+    "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
+    "sketch": [{"codec": "sketch", "rank": rank, "bits": 32} for rank in (8, 20, 40)],
+}
+ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
+TALL = ORTHONORMAL[:, :14]
+BLOCKS = [(ORTHONORMAL, 8, "15 .*14"), (TALL, 33, "33 .*14 .*32"), (TALL[:39], 8, "decode")]
+BLOCKS += [(2 * TALL, 8, "orthonormal"), (TALL[:, :0], 8, "0 .*40")]
 
 
 def fit(parts=None, **options):
@@ -29,23 +39,10 @@ def bound_of(model):
 
 
 def fit_and_measure(**options):
-    """Return the angle to the exact components, which its bound holds, that bound, and the bytes up."""
     model = fit(**options)
     angle = principal_angles(model, TRUTH).max
     assert angle <= bound_of(model)
     return angle, bound_of(model), sum(model.bytes_up_by_party)
-
-
-def corrections_of(model):
-    return [entry for entry in model.log["rounds"] if entry["phase"] == "correction"]
-
-
-SERIES = {
-    "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
-    "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
-    "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
-    "sketch": [{"codec": "sketch", "rank": rank, "bits": 32} for rank in (8, 20, 40)],
-}
 
 
 @pytest.mark.parametrize("series", SERIES.values(), ids=SERIES)
@@ -59,12 +56,7 @@ def test_more_bytes_give_a_smaller_angle_and_a_bound_that_holds(series):
 
 @pytest.mark.parametrize(
     ("base", "most", "times_smaller"),
-    [
-        ({"codec": "shared-step", "step": 1e-2}, 1, 5),
-        ({"codec": "low-rank", "rank": 10, "bits": 8}, 1, 5),
-        ({"bits": 6}, 1, 5),
-        ({"codec": "low-rank", "rank": 16, "bits": 8}, 3, 10),
-    ],
+    [*((of_codec[0], 1, 5) for of_codec in [*SERIES.values()][:3]), ({**SERIES["low-rank"][0], "rank": 16}, 3, 10)],
     ids=str,
 )
 def test_a_correction_shrinks_the_angle_and_the_bound_holds(base, most, times_smaller):
@@ -103,12 +95,7 @@ def test_an_extreme_trace_breaks_no_code(codec, trace):
 
 @pytest.mark.parametrize(
     "base",
-    [
-        {"codec": "shared-step", "step": 1e-4},
-        {"codec": "low-rank", "rank": 30, "bits": 16},
-        {"bits": 14},
-        *[{"bits": bits, **SHORT} for bits in (12, 16, 21)],
-    ],
+    [SERIES["shared-step"][1], SERIES["low-rank"][1], {"bits": 14}, *({"bits": n, **SHORT} for n in (12, 16, 21))],
     ids=str,
 )
 def test_corrections_go_on_until_the_certificate_holds(base):
@@ -116,21 +103,11 @@ def test_corrections_go_on_until_the_certificate_holds(base):
     assert principal_angles(model, TRUTH).max <= bound_of(model) <= 1e-6
     assert model.log["exact"]
     np.testing.assert_allclose(model.explained_variance_, TRUTH.explained_variance_, rtol=1e-9 if secure else 1e-7)
-    down = [entry["down"][0] for entry in corrections_of(model)]
+    down = [entry["down"][0] for entry in model.log["rounds"] if entry["phase"] == "correction"]
     assert 0 < len(down) < 10
     if not secure:
         assert (np.array(down[:3]) < [1.1 * 40 * 14 * bits // 8 + 1000 for bits in (8, 16, 24)][: len(down)]).all()
         assert down[0] < down[-1]
-
-
-ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
-BLOCKS = {
-    "too many columns": (ORTHONORMAL, 8, "15 .*14"),
-    "too many bits": (ORTHONORMAL[:, :14], 33, "33 .*14 .*32"),
-    "too few rows": (ORTHONORMAL[:39, :14], 8, "decode"),
-    "columns too long": (2 * ORTHONORMAL[:, :14], 8, "orthonormal"),
-    "no columns": (ORTHONORMAL[:, :0], 8, "0 .*40"),
-}
 
 
 def test_steps_codes_and_blocks_that_cannot_be_are_refused():
@@ -143,7 +120,7 @@ def test_steps_codes_and_blocks_that_cannot_be_are_refused():
     even = np.vstack([np.eye(5), -np.eye(5)])  # a third of a feature's variance each, and a step of a whole one
     with refused(ConfigError, "'codec'", "'shared-step'"):
         fit([even] * 3, codec="shared-step", step=1.0, n_components=2, min_rows=1)
-    for block, bits, what in BLOCKS.values():
+    for block, bits, what in BLOCKS:
         coded, _ = encode_block(block, min(bits, 32))
         server = server_of("compressed", parties(), n_components=4, corrections=1)
         sent = [coded.code, coded.scales, np.asarray(bits)]
@@ -153,11 +130,11 @@ def test_steps_codes_and_blocks_that_cannot_be_are_refused():
 
 
 def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
-    tall, errors = ORTHONORMAL[:, :14], []
+    errors = []
     for bits in map(block_bits, range(4)):
-        block = decode_orthonormal_block(encode_block(tall, bits)[0], bits, tall.shape)
+        block = decode_orthonormal_block(encode_block(TALL, bits)[0], bits, TALL.shape)
         np.testing.assert_allclose(block.T @ block, np.eye(14), atol=1e-14)
-        errors.append(np.linalg.norm(block - tall @ (tall.T @ block), 2))
+        errors.append(np.linalg.norm(block - TALL @ (TALL.T @ block), 2))
     assert block_bits(3) == block_bits(9) == 32
     assert all(later < earlier / 100 for earlier, later in pairwise(errors))
     assert 1e-4 < errors[0] < 0.05
@@ -175,11 +152,12 @@ def test_blocks_are_sent_in_the_bits_that_leave_little_of_them():
 def test_insufficient_corrections_are_noted():
     for options, number in (({"corrections": 1}, 1), ({}, 10)):
         model = fit(tolerance=1e-30, bits=4, **options)
-        assert (len(corrections_of(model)), model.log["exact"]) == (number, False)
+        assert [entry["phase"] for entry in model.log["rounds"]].count("correction") == number
+        assert model.log["exact"] is False
         assert model.log["notes"][0].startswith(f"stopped after {number} corrections with ")
         assert model.log["notes"][0].endswith("; wanted 1e-30 degrees")
     model = fit(tolerance=1.0, bits=16)
-    assert not corrections_of(model)
+    assert "correction" not in [entry["phase"] for entry in model.log["rounds"]]
     assert bound_of(model) <= 1.0
     assert not fit(n_components=40, tolerance=1.0, bits=8).log["exact"]  # all directions are right, but no variance is
     assert not fit(cut(rows(3, 10), 2, 1), n_components=3, min_rows=1, tolerance=1e-6, bits=24).log["exact"]

@@ -20,29 +20,23 @@ from tests.harness import client_of, finish, fit, server_of
 from tests.refusals import refused, unnamed
 
 D = 12
-RELEASES: dict[str, dict[str, Any]] = {
-    "joint": {"release": "joint", "clip": 5.0},
-    "shells": {},
-    "directions": {"release": "directions"},
-}
+RELEASES: dict[str, dict[str, Any]] = {"joint": {"release": "joint", "clip": 5.0}, "shells": {}}
+RELEASES["directions"] = {"release": "directions"}
 SHELLS = np.array([[0.0, 2.0, 0.0], [2.0, 8.0, 8.0], [8.0, 64.0, 16.0]])
 """The first has directions only, in the others rows keep their length up to the end, and up to a part of it."""
 CENTRE, BOUND = {"centre": np.ones(D)}, {"bound": np.asarray(2.0)}
-REQUESTS: dict[str, dict[str, dict[str, Any]]] = {
-    "joint": {"joint": {}},
-    "shells": {
-        "octaves": {},
-        "centre": BOUND,
-        "nearer_octaves": CENTRE,
-        "nearer_centre": {**CENTRE, **BOUND},
-        "directions": {**CENTRE, "shells": SHELLS},
-        "variances": {**CENTRE, **BOUND, "components": np.eye(D)[:2]},
-    },
-}
+REQUESTS: dict[str, dict[str, dict[str, Any]]] = {"joint": {"joint": {}}}
+REQUESTS["shells"] = {"octaves": {}, "centre": BOUND, "nearer_octaves": CENTRE, "nearer_centre": CENTRE | BOUND}
+REQUESTS["shells"]["directions"] = {**CENTRE, "shells": SHELLS}
+REQUESTS["shells"]["variances"] = {**CENTRE, **BOUND, "components": np.eye(D)[:2]}
 REQUESTS["directions"] = {**REQUESTS["shells"], "directions": {**CENTRE, "shells": SHELLS[:1]}}
 WAYS = [{}, {"count": "public"}, {"relation": "replace-one"}, {"trust": "distributed", "honest_parties": 2}]
 every_way = pytest.mark.parametrize("way", WAYS, ids=str)
-PHASES = [(release, phase) for release, of_release in REQUESTS.items() for phase in of_release]
+TELLS: dict[str, dict[str, dict[str, Any]]] = {
+    "octaves": {"octaves": {}},
+    "directions": {"octaves": {}, "energies": {"shells": SHELLS}, "products": {"shells": SHELLS}},
+    "variances": {"squares": {"components": np.linalg.qr(rows(4, 4))[0][:2], "bound": 2.5}},
+}
 
 
 def server(release="joint", parties=1, **options):
@@ -110,13 +104,6 @@ def test_the_noise_of_clipped_rows_is_what_one_row_needs(way):
     assert allowed * (1 - 2e-4) < change <= allowed  # deviations are whole numbers of steps, rounded up
 
 
-TELLS: dict[str, dict[str, dict[str, Any]]] = {
-    "octaves": {"octaves": {}},
-    "directions": {"octaves": {}, "energies": {"shells": SHELLS}, "products": {"shells": SHELLS}},
-    "variances": {"squares": {"components": np.linalg.qr(rows(4, 4))[0][:2], "bound": 2.5}},
-}
-
-
 @pytest.mark.engine
 @pytest.mark.parametrize("phase", TELLS)
 @pytest.mark.parametrize("relation", ["add-remove", "replace-one"])
@@ -124,15 +111,12 @@ def test_no_neighbour_exceeds_a_sensitivity(phase, relation):
     """On the grid, and with rows of any length: the search moves two rows and their lengths."""
     deviations = DPOptions(relation=relation, count="public", epsilon=1.0).noise(phase).deviations
     allowed = BUDGET_SHARES["shells"][phase] ** 0.5 / gaussian_multiplier(1.0, 1e-5)
-    other_rows, two_entries = rows(5, 4), (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5
+    other_rows, times = rows(5, 4), {"products": (2 - np.eye(4)[np.triu_indices(4)]) ** 0.5}
 
     def tell(data):
         """Return the sums in deviations of their noise; off-diagonal products count twice with half the variance."""
-        parts = []
-        for name, fields in TELLS[phase].items():
-            values = exact(name, data, centre=[0.5, -2, 1, 0], **fields) / deviations[name]
-            parts.append(np.ravel(values * (two_entries if name == "products" else 1.0)))
-        return np.concatenate(parts)
+        sums = {name: exact(name, data, centre=[0.5, -2, 1, 0], **fields) for name, fields in TELLS[phase].items()}
+        return np.hstack([np.ravel(values / deviations[name] * times.get(name, 1)) for name, values in sums.items()])
 
     def change(flat):
         pair = flat.reshape(2, 1, 4)
@@ -155,8 +139,7 @@ def test_each_phase_shell_party_and_run_has_noise_of_its_own():
         assert len({ask(running, party=party)[0][1].tobytes() for running in servers for party in (0, 1)}) == drawn
     (noisy_count, *_), reply_count, metrics = ask(server())
     assert noisy_count != 50 * GRID_STEPS
-    assert reply_count == 1
-    assert set(metrics) == {"partition-id", "num-partitions", "simulated"}
+    assert (reply_count, set(metrics)) == (1, {"partition-id", "num-partitions", "simulated"})
     model = finish(server())
     assert model.log["parties"][0]["rows"] is None
     assert "row counts" not in model.summary(full=True)
@@ -188,11 +171,8 @@ def refusal_in(phase, request, release="shells"):
 
 def test_bounds_shells_and_centres_that_no_rows_give_are_refused():
     for distance in (5e-324, 1e-200, 1e200):
-        shells = {**CENTRE, "shells": np.array([[0.0, distance, 0.0]])}
-        for phase, name, request in (
-            ("centre", "bound", {"bound": np.asarray(distance)}),
-            ("directions", "shells", shells),
-        ):
+        shells, bound = {**CENTRE, "shells": np.array([[0.0, distance, 0.0]])}, {"bound": np.asarray(distance)}
+        for phase, name, request in (("centre", "bound", bound), ("directions", "shells", shells)):
             text = refusal_in(phase, request)
             assert not unnamed(text, f"'{name}'", f"{distance:g}", "3.05494e-151", "3.27339e+150")
     assert not unnamed(refusal_in("directions", REQUESTS["shells"]["directions"], "directions"), "'shells'")
@@ -242,7 +222,7 @@ def test_budgets_are_spent_and_limits_have_room_for_noise():
                 assert (limits[name] < 2.0**62).all()
 
 
-@pytest.mark.parametrize(("release", "phase"), PHASES)
+@pytest.mark.parametrize(("release", "phase"), [(name, phase) for name in REQUESTS for phase in REQUESTS[name]])
 @pytest.mark.parametrize("count", ["public", "noised"])
 def test_whole_numbers_travel_as_they_are(release, phase, count):
     """The most rows that there can be, at the bound, all alike, and noise of twenty deviations at every party."""

@@ -28,7 +28,7 @@ from tests.harness import CLUSTER_STEPS, fit
 from tests.hostile import HostileSession
 from tests.pairwise import pairwise_by_day
 from tests.refusals import refused
-from tests.strategies.em.test_incomplete import plain_em, plain_ppca, standardised, textbook, with_holes
+from tests.strategies.em.test_incomplete import plain_em, plain_ppca, textbook, with_holes
 
 MASKED = {"secure_aggregation": True, "min_parties": 2, "bound": 1e3}
 WIDE = {"model": "factors", "n_components": 2, "tolerance": 1e-9}
@@ -38,6 +38,11 @@ every_way = pytest.mark.parametrize("way", [{}, MASKED], ids=["clear", "masked"]
 CLUSTERINGS = product(["k-means", "mixture"], [False, True], [{}, MASKED])
 TABLE = [(load_wine, 0.05, 4.5, 10), (load_wine, 0.4, 21.0, 20), (load_breast_cancer, 0.2, 5.0, 15)]
 """Of docs/missing.md: degrees to the complete rows' components (mean of three draws), and most rounds."""
+RUN = {"method": "em", "n-components": 2}
+CENTRE, UNIT, ZERO = np.full(5, 50.0), np.full(5, 10.0), np.zeros(5)
+COVARIANCE = np.eye(5)[np.triu_indices(5)] + 0.5 * (np.arange(15) == 1)
+RARE = np.isin(np.arange(76), range(3, 53, 10))
+"""Rows whose gaps too few share: a site with a file of its own leaves them out of every sum, and scores them."""
 
 
 def parties_of_three(share=0.2):
@@ -58,7 +63,7 @@ def angle(model, vectors):
 def pooled_em(X):
     """Return the mean and the scatter of pooled rows by the textbook's EM, in the units of the observed deviations."""
     mean, unit = np.nanmean(X, axis=0), np.nanstd(X, axis=0)
-    m, T = plain_em(standardised(X), 100.0, 150)
+    m, T = plain_em(scale(X), 100.0, 150)
     return mean + unit * m, T * np.outer(unit, unit)
 
 
@@ -301,13 +306,6 @@ def test_empty_rows_are_counted_and_rare_values_refused():
         fit("em", cut(np.vstack(parties_of_three()), 90, 35, 25), n_components=2, min_rows=19, round_rows=10)
 
 
-RUN = {"method": "em", "n-components": 2}
-CENTRE, UNIT, ZERO = np.full(5, 50.0), np.full(5, 10.0), np.zeros(5)
-COVARIANCE = np.eye(5)[np.triu_indices(5)] + 0.5 * (np.arange(15) == 1)
-RARE = np.isin(np.arange(76), range(3, 53, 10))
-"""Rows whose gaps too few share: a site with a file of its own leaves them out of every sum, and scores them."""
-
-
 def with_gaps():
     """Return 40 complete rows, 30 without the last of five features (5 with further gaps), and an empty row."""
     X = np.random.default_rng(0).normal(50, 10, (76, 5))
@@ -361,8 +359,9 @@ def test_sites_without_shared_gaps_refuse_and_others_score_all(tmp_path):
 @pytest.mark.parametrize("options", [{}, {"model": "factors"}, {"scale": True}], ids=str)
 def test_a_feature_in_another_unit_is_named(options):
     rng = np.random.default_rng(0)
-    sites = "north", "south", "east", "west"
-    parties = {site: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for site in sites}
+    parties = {
+        name: rng.normal([50, 5, 170, 2], [8, 1, 9, 0.3], (80, 4)) for name in ("north", "south", "east", "west")
+    }
     parties["east"][:, 1] *= 88.4  # micromoles instead of milligrams
     parties["south"][:20, 2] = np.nan
     parties["west"][:, 3] = np.nan  # which it never measured

@@ -15,6 +15,10 @@ from fedpca_flwr.strategies.em.gap_groups import GappedRows
 from fedpca_flwr.strategies.em.gaussian_em import Gaussian, GaussianEM, expected_sums
 from tests.refusals import refused
 
+D = 7
+FACTORS = FactorGaussian(np.linspace(1, -1, D), np.linalg.qr(random_block(D, 3, seed=0)).Q, np.array([3, 2, 1.3]), 0.4)
+COVARIANCE = FACTORS.loadings @ FACTORS.loadings.T + FACTORS.noise * np.eye(D)
+
 
 def covariance(d=6, seed=0):
     factor = np.random.default_rng(seed).standard_normal((d, d))
@@ -46,9 +50,16 @@ def sums_of(rows, model, sums=expected_sums):
     return sums(gapped(rows), model, np.zeros(rows.shape[1]), np.ones(rows.shape[1]))
 
 
+def rows_with_gaps():
+    """Return rows with gaps of their own, an empty and a complete one, then rows of which many have the same gaps."""
+    rows = with_holes(np.random.default_rng(2).standard_normal((60, D)))
+    rows[0], rows[1] = np.nan, 1.0
+    return np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
+
+
 @pytest.mark.parametrize("elements", [2**22, 1])
-def test_sums_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
-    """Take groups of one row, of several rows and of all features, loaded at once or read piece by piece."""
+def test_sums_and_errors_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
+    """Groups of one row, of several rows and of all features are loaded at once or read piece by piece."""
     monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
     rng, S = np.random.default_rng(2), covariance()
     some, whole = with_holes(rng.standard_normal((240, 6)), 0.1), rng.standard_normal((80, 6)) + 1e6
@@ -59,6 +70,26 @@ def test_sums_over_equal_gaps_are_those_of_the_rows(elements, monkeypatch):
     np.testing.assert_allclose(found.first, y.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.second, y.T @ y, rtol=1e-10)
     np.testing.assert_allclose(found.uncertainty, C, atol=1e-12)
+    rows, mean, unit, scale = rows_with_gaps(), FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
+    components = random_block(D, 2, seed=1).T
+    factors = np.vstack([FACTORS.loadings.T * unit, FACTORS.noise * unit**2])
+    whole = fill_by_factors(rows - mean, factors) / scale
+    left = np.sum(whole**2) - np.sum((whole @ components.T) ** 2)
+    rows, S = gapped(rows), COVARIANCE * np.outer(unit, unit)
+    by_factors = squared_error_by_factors(rows, factors, mean, scale, components)
+    by_covariance = gaussian_em.squared_error_by_covariance(rows, S, mean, scale, components)
+    np.testing.assert_allclose([by_factors, by_covariance], left, rtol=1e-10)
+    rows = np.vstack([rows_with_gaps(), rows_with_gaps() + 1.0])
+    sums = sums_of(rows, FACTORS, factor_sums)
+    deviations = (rows - FACTORS.mean)[~np.isnan(rows).all(axis=1)]  # the others have no part in it
+    y, C = textbook(deviations, COVARIANCE)
+    expected = y.T @ y + C
+    np.testing.assert_allclose(sums.first, y.sum(axis=0), atol=1e-11)
+    np.testing.assert_allclose(sums.product, expected @ FACTORS.basis, rtol=1e-11)
+    np.testing.assert_allclose(sums.square, np.trace(expected), rtol=1e-13)
+    observed = [(row[o], COVARIANCE[np.ix_(o, o)]) for row, o in zip(deviations, ~np.isnan(deviations), strict=True)]
+    losses = [np.linalg.slogdet(S)[1] + row @ np.linalg.solve(S, row) for row, S in observed]
+    np.testing.assert_allclose(sums.likelihood, -sum(losses) / 2, rtol=1e-13)
 
 
 def test_rows_whose_gaps_enough_others_have_take_part():
@@ -163,49 +194,6 @@ def test_anderson_takes_far_fewer_steps_and_finds_a_fixed_point():
     for pair in ([1e-170, 0.0], [2e-170, 1e-171], [2e-170, 1e-170]):  # their differences cannot be squared
         found.add(np.array(pair), 0.0)
     np.testing.assert_array_equal(found.point, pair)
-
-
-D, Q = 7, 3
-FACTORS = FactorGaussian(
-    np.random.default_rng(1).standard_normal(D),
-    np.linalg.qr(np.random.default_rng(0).standard_normal((D, Q)))[0],
-    np.array([3.0, 2.0, 1.3]),
-    0.4,
-)
-COVARIANCE = FACTORS.loadings @ FACTORS.loadings.T + FACTORS.noise * np.eye(D)
-
-
-def rows_with_gaps():
-    """Return rows with gaps of their own, an empty and a complete one, then rows of which many have the same gaps."""
-    rows = with_holes(np.random.default_rng(2).standard_normal((60, D)))
-    rows[0], rows[1] = np.nan, 1.0
-    return np.vstack([rows, with_holes(np.random.default_rng(5).standard_normal((200, D)), 0.1)])
-
-
-@pytest.mark.parametrize("elements", [2**22, 1])
-def test_errors_and_sums_are_those_of_filled_rows(elements, monkeypatch):
-    monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
-    rows, mean, unit, scale = rows_with_gaps(), FACTORS.mean, np.geomspace(0.1, 10, D), np.linspace(1, 2, D)
-    components = random_block(D, 2, seed=1).T
-    factors = np.vstack([FACTORS.loadings.T * unit, FACTORS.noise * unit**2])
-    whole = fill_by_factors(rows - mean, factors) / scale
-    left = np.sum(whole**2) - np.sum((whole @ components.T) ** 2)
-    rows, S = gapped(rows), COVARIANCE * np.outer(unit, unit)
-    by_factors = squared_error_by_factors(rows, factors, mean, scale, components)
-    by_covariance = gaussian_em.squared_error_by_covariance(rows, S, mean, scale, components)
-    np.testing.assert_allclose([by_factors, by_covariance], left, rtol=1e-10)
-    monkeypatch.setattr(gap_groups, "MAX_ELEMENTS", elements)
-    rows = np.vstack([rows_with_gaps(), rows_with_gaps() + 1.0])
-    sums = sums_of(rows, FACTORS, factor_sums)
-    deviations = (rows - FACTORS.mean)[~np.isnan(rows).all(axis=1)]  # the others have no part in it
-    y, C = textbook(deviations, COVARIANCE)
-    expected = y.T @ y + C
-    np.testing.assert_allclose(sums.first, y.sum(axis=0), atol=1e-11)
-    np.testing.assert_allclose(sums.product, expected @ FACTORS.basis, rtol=1e-11)
-    np.testing.assert_allclose(sums.square, np.trace(expected), rtol=1e-13)
-    observed = [(row[o], COVARIANCE[np.ix_(o, o)]) for row, o in zip(deviations, ~np.isnan(deviations), strict=True)]
-    losses = [np.linalg.slogdet(S)[1] + row @ np.linalg.solve(S, row) for row, S in observed]
-    np.testing.assert_allclose(sums.likelihood, -sum(losses) / 2, rtol=1e-13)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])

@@ -1,7 +1,4 @@
-"""Personalised PCA: own components that stay with the parties, mu and its limits, two solvers.
-
-And the mathematics of Ozkara et al. 2023 (gradients: tests/papers), their manifold, and rows about a given centre.
-"""
+"""Personalised PCA (Ozkara et al. 2023; gradients: tests/papers): own components, mu, solvers and the manifold."""
 
 from types import SimpleNamespace
 
@@ -29,8 +26,6 @@ from tests.families import rows
 from tests.harness import blocks_added, finish, heard, proxy_of, server_of, tamper_arrays
 from tests.maths.test_columns import KINDS, RNG, many_chunks  # noqa: F401
 from tests.refusals import refused
-
-NOISE, SPREAD = 0.5, 0.04
 
 
 def related(spread=0.04, m=6, n=30, d=16, r=3):
@@ -265,19 +260,15 @@ def setting(n=20, d=12, r=3, m=6):
     return rng.standard_normal((m, n, d)) * np.linspace(2, 0.5, d), U, V
 
 
-def dense_objective(rows, U, V):
-    """Equation (4) with its d x d matrices, and no turning."""
-    W, S = U @ U.T + NOISE * np.eye(len(U)), rows.T @ rows / len(rows)
-    prior = np.square(tangent_projection(V, U)).sum() / (2 * SPREAD)
-    return len(rows) / 2 * (np.linalg.slogdet(W)[1] + np.trace(np.linalg.solve(W, S))) + prior
-
-
 def test_formulas_are_those_of_the_paper():
     rows, U, V = setting()
     turned, distance = U @ polar_factor(U.T @ V), 3 - np.square(V.T @ U).sum()
-    value = module.objective(rows[0], U, V, noise=NOISE, spread=SPREAD)
-    assert value == pytest.approx(dense_objective(rows[0], turned, V), rel=1e-12)
-    assert value < dense_objective(rows[0], U, V)
+    value, dense = module.objective(rows[0], U, V, noise=0.5, spread=0.04), []
+    for basis in (turned, U):  # equation (4) with its d x d matrices, and no turning
+        W, prior = basis @ basis.T + 0.5 * np.eye(12), np.square(tangent_projection(V, basis)).sum() / (2 * 0.04)
+        dense.append(np.linalg.slogdet(W)[1] * 20 / 2 + np.trace(np.linalg.solve(W, rows[0].T @ rows[0])) / 2 + prior)
+    assert value == pytest.approx(dense[0], rel=1e-12)
+    assert value < dense[1]
     distances = np.square(tangent_projection(V, turned)).sum(), subspace_distance(U, V)
     assert distances == pytest.approx((distance, distance), rel=1e-12)
     assert subspace_distance(V, V) < 1e-28
@@ -362,7 +353,6 @@ def test_tangents_and_retractions_of_a_point(several):
 
 
 def both_held(X, centre):
-    """Return rows and their moments, each about a centre."""
     none = np.zeros(centre.size)
     return centre_local_rows(X, centre, none), centre_local_moments(Moments.from_rows(X), centre, none)
 
@@ -387,8 +377,8 @@ def test_rows_and_moments_give_products_and_no_rounding():
         basis, _ = np.linalg.qr(np.column_stack([centre, RNG.standard_normal((40, 2))]))
         deviations = (X - X.mean(axis=0)) @ (np.eye(40) - basis @ basis.T)
         turns = np.eye(3), np.linalg.qr(RNG.standard_normal((3, 3)))[0]  # of the same span
-        found = [held.residual_energy(basis @ turn) for held in both_held(X, centre) for turn in turns]
-        assert found == pytest.approx([np.square(deviations).sum()] * 4, rel=1e-9)
+        energies = [held.residual_energy(basis @ turn) for held in both_held(X, centre) for turn in turns]
+        assert energies == pytest.approx([np.square(deviations).sum()] * 4, rel=1e-9)
 
 
 def test_energy_is_about_the_centre_in_all_units():
@@ -405,6 +395,6 @@ def test_energy_is_about_the_centre_in_all_units():
     np.testing.assert_array_equal(found, [[0, 0, 0], [0, 2e-150, 2e-150]])
     X = np.array([[1.0, 0.0], [3.0, 0.0]])
     shift = centre_local_rows(X, np.ones(2), np.array([0.5, 0.0])).shift
-    np.testing.assert_allclose(shift, np.sqrt(2) * np.array([0.5, -1.0]))
+    np.testing.assert_allclose(shift, [np.sqrt(0.5), -np.sqrt(2)])
     with refused(ContractError):
         centre_local_rows(X, np.full(2, 1e160), np.zeros(2))

@@ -397,10 +397,10 @@ def test_directions_that_do_not_stand_out_leave_no_row_out():
     first, middle = ((2 + signs.quantile(counts[-1], share)) ** (2 / 3) for share in (0.25, 0.5))
     np.testing.assert_allclose(found.reach, (middle + np.array([1.96, 3.29]) * (middle - first) / QUARTILE) ** 1.5)
     # Nor do directions in which half of the scores are equal.
-    counts = signs.tally(np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None])
-    directions = signs.directions_from_counts(np.eye(1), np.array([2.0]), counts)
+    half = signs.tally(np.append(np.zeros(60), np.linspace(0.5, 9, 40))[:, None])
+    directions = signs.directions_from_counts(np.eye(1), np.array([2.0]), half)
     assert (directions.middles[0], directions.spreads[0]) == (0, 32)
-    assert signs.variances_from_counts(np.array([2.0]), counts) == [0]
+    assert signs.variances_from_counts(np.array([2.0]), half) == [0]
 
 
 def test_numbers_of_counts_are_those_of_rows_and_quantiles():

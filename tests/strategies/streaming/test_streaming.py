@@ -21,6 +21,15 @@ from tests.refusals import refused
 A, B, C, D = cut(rows(400), 180, 100, 80, 40)
 B = B + 3
 SECURE = {"secure_aggregation": True, "bound": 1e3}
+OF_C = Moments.from_rows(C)
+LIE = read_moments({**head_fields(OF_C.head, OF_C.diagonal()), "scatter": 2 * OF_C.scatter})
+LIES_DIGEST = np.frombuffer(bytes.fromhex(moments_digest(LIE)), np.uint8)
+FAULTS = {  # the digest that is sent, if another one, and the scatter
+    "a lie": (LIES_DIGEST, lambda scatter: LIE.scatter, ContractError, [], "fit"),
+    "other moments": (None, lambda scatter: scatter * (1 + 1e-12), ContractError, ["client 1"], "digest"),
+    "no scatter": (None, lambda scatter: np.empty(0), ContractError, ["client 1", "'scatter'"], None),
+    "dies in the last round": (None, None, QuorumError, ["client 1"], None),
+}
 
 
 @pytest.fixture
@@ -50,11 +59,9 @@ def is_that_of(model, parties, **options):
 
 def changes(model):
     """Return the numbers of the parties by what happened to each."""
-    measured = model.log["measured"]
-    assert all(measured[f"{word}_members"] == len(names) for word, names in model.log["members"].items())
-    return {
-        word: "".join(name.removeprefix("partition ") for name in names) for word, names in model.log["members"].items()
-    }
+    measured, members = model.log["measured"], model.log["members"]
+    assert all(measured[f"{word}_members"] == len(names) for word, names in members.items())
+    return {word: "".join(name.removeprefix("partition ") for name in names) for word, names in members.items()}
 
 
 def content(state):
@@ -134,17 +141,6 @@ def test_the_prediction_is_for_the_rows_that_take_part():
     np.testing.assert_allclose(squared_error(model, Moments.from_rows(X)), (residual**2).sum() / 90, rtol=1e-10)
 
 
-OF_C = Moments.from_rows(C)
-LIE = read_moments({**head_fields(OF_C.head, OF_C.diagonal()), "scatter": 2 * OF_C.scatter})
-LIES_DIGEST = np.frombuffer(bytes.fromhex(moments_digest(LIE)), np.uint8)
-FAULTS = {  # the digest that is sent, if another one, and the scatter
-    "a lie": (LIES_DIGEST, lambda scatter: LIE.scatter, ContractError, [], "fit"),
-    "other moments": (None, lambda scatter: scatter * (1 + 1e-12), ContractError, ["client 1"], "digest"),
-    "no scatter": (None, lambda scatter: np.empty(0), ContractError, ["client 1", "'scatter'"], None),
-    "dies in the last round": (None, None, QuorumError, ["client 1"], None),
-}
-
-
 @pytest.mark.parametrize(("digest", "change", "error", "named", "match"), FAULTS.values(), ids=FAULTS)
 def test_a_run_that_fails_leaves_the_state(state, digest, change, error, named, match):
     fit(state, [A, B])
@@ -159,13 +155,21 @@ def test_a_run_that_fails_leaves_the_state(state, digest, change, error, named, 
     assert (content(state), Federation.open(state).revision) == (before, 1)
 
 
-def test_of_two_runs_at_once_one_is_told(state):
+def test_two_runs_at_once_and_python_share_a_federation(state):
     fit(state, [A, B])
     slow = server_where(state, {}, {})
     fit(state, [A, B, D])
     with pytest.raises(ContractError, match="change"):
         finish(slow)
-    assert Federation.open(state).members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
+    federation = Federation.open(state)
+    assert federation.members == {"partition 0": 180, "partition 1": 100, "partition 2": 40}
+    federation.leave("partition 1")
+    federation.leave("partition 2")
+    federation.join("partition 7", D)
+    federation.save()
+    assert changes(fit(state, [A])) == {"unchanged": "0", "absent": "7"}
+    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
+    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +202,7 @@ def server_where(state, *infos, rows=A):
     return server
 
 
-def test_members_have_names_and_columns(state):
+def test_members_have_names_and_columns_or_partitions(state):
     for info in ({}, {"columns": "ab" * 8}):  # by who replaces what it sent before, too
         server = server_where(state, *({"name": f"hospital {party}", **info} for party in (0, 1)), rows=A + len(info))
         finish(server)
@@ -209,27 +213,13 @@ def test_members_have_names_and_columns(state):
         finish(server_where(state, {"name": "hospital"}, {"name": "hospital"}))
     with refused(FedPCAError, "client 1", "'sum of '"):
         finish(server_where(state, {}, {"name": "sum of 2 parties"}))
-
-
-def test_partitions_are_counted_and_sites_need_not_agree_on_them(state):
-    infos = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]
-    (note,) = finish(server_where(state, *infos)).log["notes"]
+    infos = [{"num-partitions": partitions, "simulated": False} for partitions in (2, 7)]  # on which none need agree
+    (note,) = finish(server_where(f"{state} of partitions", *infos)).log["notes"]
     assert note.startswith("parties without a name are known by their partition-id")
-    server = server_with(state, [A, None, C])
+    server = server_with(f"{state} of partitions", [A, None, C])
     fail_at(server, 2, "digest")
     with refused(QuorumError, 1, 2):
         finish(server)
-
-
-def test_python_and_runs_share_a_federation(state):
-    fit(state, [A, B])
-    federation = Federation.open(state)
-    federation.leave("partition 1")
-    federation.join("partition 7", D)
-    federation.save()
-    assert changes(fit(state, [A])) == {"unchanged": "0", "absent": "7"}
-    pooled = pool([Moments.from_rows(A), Moments.from_rows(D)])
-    np.testing.assert_allclose(Federation.open(state).moments().scatter, pooled.scatter, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
@@ -240,6 +230,12 @@ def test_a_sum_over_all_parties_replaces_what_they_had_before(state):
     assert [list(changes(m)) for m in (first, repeated, model)] == [["joined"], ["unchanged"], ["replaced"]]
     assert [party["rows"] for party in model.log["parties"]] == [None] * 3
     assert list(Federation.open(state).members.values()) == [300]
+    # Of others the server refuses before it asks for a sum, whose difference to the last would be somebody's share.
+    before, server = content(state), server_of("streaming", [A, B], state=state, n_components=4, **SECURE)
+    with refused(FedPCAError, state):
+        finish(server)
+    assert [entry["phase"] for entry in server.strategy.round_log] == ["members"]
+    assert content(state) == before
 
 
 @pytest.mark.parametrize("scale", [False, True])
@@ -254,17 +250,6 @@ def test_a_sum_over_appended_rows_is_added_once(state, scale):
     assert repeated.n_samples_ == model.n_samples_ == 400
     equal = [np.repeat(rows(1), 10, axis=0)] * 3
     require_pooled(fit(state, equal, scale=scale, append=True, **SECURE), [A, B, C, D, *equal], 1e-9, scale=scale)
-
-
-def test_other_parties_add_nothing_to_a_sum(state):
-    """The server refuses before asking for a sum, whose difference to the last sum would be somebody's share."""
-    fit(state, [A, B, C], **SECURE)
-    before = content(state)
-    server = server_of("streaming", [A, B], state=state, n_components=4, **SECURE)
-    with refused(FedPCAError, state):
-        finish(server)
-    assert [entry["phase"] for entry in server.strategy.round_log] == ["members"]
-    assert content(state) == before
 
 
 def sites_run(folder, state, **options):

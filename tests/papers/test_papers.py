@@ -1,16 +1,19 @@
-"""Methods beside recursions of dense matrices: notes 000 and 001, Gang and Bajwa, Grammenos 2019, Ozkara 2023."""
+"""Methods beside recursions of dense matrices: notes 000 and 001, Gang, Grammenos 2019, Cheung 2022, Ozkara 2023."""
 
 import hashlib
 import math
+from operator import matmul
 
 import dp_accounting
 import numpy as np
 import pytest
 from scipy.linalg import polar, sqrtm
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.metrics.pairwise import rbf_kernel
 
 from fedpca_flwr import run
 from fedpca_flwr.data.partition import split
+from fedpca_flwr.strategies import METHODS
 from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS
 from fedpca_flwr.strategies.dp_pca.party import DPOptions
 
@@ -19,16 +22,24 @@ ROWS = DATA[:, np.flatnonzero(DATA.std(axis=0) > 2)[:20]]
 KINDS = ("iid", "dirichlet", "shards")
 PARTITIONS = {kind: split(LABELS, 5, kind=kind, seed=27, shards_per_party=1) for kind in KINDS}
 (N, D), K, MEAN, SEED, STEPS = ROWS.shape, 4, ROWS.mean(axis=0), 42, 6
-LAWS = {
-    "p-cov": {"variant": "paper"},
-    "ap-cov": {},
-    "ap-cov, simple": {"party_weights": "none"},
-    "ap-stack": {"variant": "paper"},
-    "ap-stack, scaled": {},
-    "qr-pca": {"variant": "paper"},
-    "sub-it": {"variant": "paper", "max_rounds": STEPS},
-    "compressed": {"variant": "paper"},
+LAWS: dict[str, dict] = {law: {"variant": "paper"} for law in ("p-cov", "ap-stack", "qr-pca", "compressed")}
+LAWS |= {"ap-cov": {}, "ap-stack, scaled": {}, "ap-cov, simple": {"party_weights": "none"}}
+LAWS["sub-it"] = {"variant": "paper", "max_rounds": STEPS}
+CLIP, DELTA = 5.0, 1e-5
+NOTE_SIGMA = math.sqrt(2 * math.log(1.25 / DELTA))  # with a sensitivity and an epsilon of 1
+UNIT = 64  # the paper's scores have variance 1: its step sizes are stable for rows of about that size
+SYMBOLS = {"alpha": 0.01, "beta": 0.02, "spread": 0.01, "noise": 0.36, "seed": 7, "half": 1.0}
+OPTIONS = {"local_step": 0.01, "server_step": 0.02, "sigma_u": 0.1, "sigma_eps": 0.6, "seed": 7, "solver": "stiefel"}
+COLUMNS = load_breast_cancer().data[:100]
+COLUMNS = COLUMNS / COLUMNS.max(axis=0)
+SPLITS = {"3, 5, 22": [3, 8], "1, 10, 12, 7": [1, 11, 23], "28, 2": [28]}
+KERNELS = {
+    "vfedpca": (lambda X: X @ X.T / X.shape[1], {}),
+    "vfedpca scaled": (lambda X: X @ X.T / X.shape[1], {"weight_scaling": True, "warm_start": "previous"}),
+    "vfedakpca rbf": (lambda X: rbf_kernel(X, gamma=0.4), {"gamma": 0.4}),  # equation 11
 }
+SIGMOID = {"kernel": "sigmoid", "gamma": 0.2, "coef0": 1.0}
+KERNELS["vfedakpca sigmoid"] = (lambda X: np.tanh(1 - 0.2 * X @ X.T), SIGMOID)  # equation 12
 
 
 def leading(C, k=K):
@@ -149,11 +160,6 @@ def test_the_score_and_its_threshold():
     assert score(*[part * 1e100 for part in (X, X + 50)])[0] == pytest.approx(0.25)
 
 
-CLIP, DELTA = 5.0, 1e-5
-NOTE_SIGMA = math.sqrt(2 * math.log(1.25 / DELTA))
-"""With a sensitivity and an epsilon of 1."""
-
-
 @pytest.mark.parametrize(("epsilon", "holds"), [(0.5, True), (1.0, True), (10.0, False)])
 def test_the_multiplier_is_the_notes_where_it_is_private(epsilon, holds):
     parties = [ROWS[part] for part in PARTITIONS["iid"]]
@@ -166,11 +172,8 @@ def test_the_multiplier_is_the_notes_where_it_is_private(epsilon, holds):
 
 
 def test_the_noise_is_the_notes_formula_with_sensitivities_that_hold():
-    """A replaced row moves the sum by 2 c, the products by sqrt(2) c^2, and both not at once: by 1.25 instead of 1.41.
-
-    With t the cosine of the two rows the squares are (2 - 2 t) c^2 and (2 - 2 t^2) c^4.
-    """
-    t = np.linspace(-1, 1, 200_001)
+    """A replaced row moves the sum by 2 c, the products by sqrt(2) c^2, and both not at once: by 1.25, not 1.41."""
+    t = np.linspace(-1, 1, 200_001)  # the cosine of the two rows: squares are (2 - 2 t) c^2 and (2 - 2 t^2) c^4
     together = np.sqrt(((2 - 2 * t) / 4 + (2 - 2 * t**2) / 2).max())
     assert together == pytest.approx(1.25)
     noise, unit = DPOptions(variant="paper").noise("joint").deviations, CLIP / GRID_STEPS
@@ -208,9 +211,6 @@ def test_a_run_is_the_published_iteration(method, partition):
     np.testing.assert_allclose(model.explained_variance_, energies[order], rtol=1e-9)
 
 
-BLOCK, BETA = 50, 0.10
-
-
 def left_triplets(*parts):
     """Algorithm 2 without forgetting, and the step of algorithm 3: the SVD of all columns, of several as U * s."""
     return np.linalg.svd(np.hstack(parts), full_matrices=False)[:2]
@@ -219,10 +219,10 @@ def left_triplets(*parts):
 def local_update(Y, r, adaptive, alpha):
     """Algorithm 3; a rank that grows keeps the next triplet of the small SVD, where the document has e_r."""
     U, s = np.empty((len(Y), 0)), np.empty(0)
-    for start in range(0, Y.shape[1], BLOCK):
-        U, s = left_triplets(U * s, Y[:, start : start + BLOCK])
+    for start in range(0, Y.shape[1], 50):
+        U, s = left_triplets(U * s, Y[:, start : start + 50])
         share = s[r - 1] / s[:r].sum()
-        r += int(adaptive and share > BETA) - int(adaptive and share < alpha)
+        r += int(adaptive and share > 0.10) - int(adaptive and share < alpha)
         U, s = U[:, :r], s[:r]
     return U, s
 
@@ -256,9 +256,6 @@ def test_the_variant_is_the_documents_recursion(method, r, alpha, partition):
         assert not model.mean_.any()
 
 
-UNIT = 64  # the paper's scores have variance 1: its step sizes are stable for rows of about that size
-
-
 def projected(U, X):
     return X - U @ (U.T @ X + X.T @ U) / 2
 
@@ -284,10 +281,6 @@ def algorithm_1(parties, k, *, alpha=0.04, beta=0.04, spread=0.2, noise=0.5, see
     return own, V
 
 
-SYMBOLS = {"alpha": 0.01, "beta": 0.02, "spread": 0.01, "noise": 0.36, "seed": 7, "half": 1.0}
-OPTIONS = {"local_step": 0.01, "server_step": 0.02, "sigma_u": 0.1, "sigma_eps": 0.6, "seed": 7, "solver": "stiefel"}
-
-
 @pytest.mark.parametrize(
     ("name", "symbols", "options"), [*((name, {}, {}) for name in KINDS), ("shards", SYMBOLS, OPTIONS)]
 )
@@ -301,3 +294,65 @@ def test_the_papers_variant_is_algorithm_1(name, symbols, options):
     np.testing.assert_allclose(np.abs(model.components_ @ V @ components), np.eye(3), atol=1e-9)
     np.testing.assert_allclose(model.explained_variance_, values / (N - 1), rtol=1e-9)
     assert not model.mean_.any()
+
+
+def directions_by_columns(parts, k, near, matrix, *, warm, scaled):
+    """Return each party's directions (n, k): algorithms 2 to 5, and deflation for the components after the first."""
+    parties, found = range(len(parts)), [np.empty((len(COLUMNS), 0)) for _ in parts]
+    for component in range(k):
+        blocks = [block - U @ (U.T @ block) for block, U in zip(parts, found, strict=True)]
+        draws = [np.random.default_rng((SEED, component, party)).standard_normal(len(COLUMNS)) for party in parties]
+        starts = draws
+        for _ in range(10):
+            A, a = [matrix(block) for block in blocks], starts
+            for _ in range(10):
+                a = [v / np.linalg.norm(v) for v in map(matmul, A, a)]  # equation 5
+            alpha = np.array([v @ A_i @ v / (v @ v) for A_i, v in zip(A, a, strict=True)])  # equation 6
+            u = [weights(alpha[j], scaled) @ np.array(a)[j] for j in near]  # equation 13
+            M = [np.outer(m, m) for m in (block.T @ v for block, v in zip(blocks, u, strict=True))]
+            blocks = [block @ m / np.linalg.norm(m) for block, m in zip(blocks, M, strict=True)]  # equation 14
+            starts = u if warm else draws
+        u = [v - U @ (U.T @ v) for v, U in zip(u, found, strict=True)]
+        found = [np.column_stack([U, v / np.linalg.norm(v)]) for v, U in zip(u, found, strict=True)]
+    return found
+
+
+def weights(alpha, scaled):
+    omega = alpha / alpha.sum()
+    larger = np.argsort(np.argsort(-omega)) < np.ceil(len(omega) / 2)
+    return omega * (np.where(larger, 1 + omega.mean(), 1 - omega.mean()) if scaled else 1)  # equation 15
+
+
+@pytest.mark.parametrize("way", KERNELS)
+@pytest.mark.parametrize("cuts", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize(("graph", "k"), [("server", 2), ("ring", 1)])
+def test_a_run_as_in_the_paper_is_its_recursion(way, cuts, graph, k):
+    """Faults: weights of other sizes, turned signs, centred columns or kernels, another start, weights by roots."""
+    (matrix, options), method = KERNELS[way], way.split()[0]
+    parts, p = np.split(COLUMNS, cuts, axis=1), len(cuts) + 1
+    near = [list(range(p)) if graph == "server" else sorted({i, (i + 1) % p, (i - 1) % p}) for i in range(p)]
+    warm = method == "vfedakpca" or "warm_start" in options
+    directions = directions_by_columns(parts, k, near, matrix, warm=warm, scaled="weight_scaling" in options)
+    aligned = [U * np.sign((U * directions[0]).sum(axis=0)) for U in directions]  # the model is the parties' mean
+    U = np.linalg.qr(np.mean(aligned, axis=0)).Q
+    U = U[:, np.argsort(-np.square(COLUMNS.T @ U).sum(axis=0))]
+    energies = np.square(COLUMNS.T @ U).sum(axis=0)
+    model = run(method, parts, n_components=k, variant="paper", graph=graph, seed=SEED, **options)
+    expected = U * np.sqrt(energies) * np.sign((U * model.scores_).sum(axis=0))
+    np.testing.assert_allclose(model.scores_, expected, rtol=0, atol=1e-9 * np.abs(expected).max())
+    np.testing.assert_allclose(model.explained_variance_, energies / (len(COLUMNS) - 1), rtol=1e-9)
+    np.testing.assert_allclose(model.explained_variance_ratio_, energies / np.square(COLUMNS).sum(), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [(name, option) for name in ("vfedpca", "vfedakpca") for option in METHODS[name].strategy.card.options.published],
+)
+def test_each_choice_of_the_paper_can_be_left_out(method, option):
+    """A fault: the preset hid an option, or an option did nothing."""
+    default = METHODS[method].strategy.card.options.model_fields[option].default
+    options = {"n_components": 1, "variant": "paper", "seed": SEED}
+    options |= {"kernel": "sigmoid"} if option == "sigmoid_sign" else {}
+    parts = np.split(COLUMNS, [3, 8], axis=1)
+    paper, other = (np.abs(run(method, parts, **options, **more).scores_) for more in ({}, {option: default}))
+    assert not np.allclose(paper, other, rtol=0, atol=1e-7)
