@@ -36,13 +36,11 @@ def within(run, columns, width):
     return {**run, "block-size": width, "max-rounds": columns // width}
 
 
-@pytest.mark.parametrize(
-    "block", [np.eye(12), random_block(3), 2 * random_block(2), np.ones((12, 2)), np.eye(12)[:, [0, 0]]], ids=str
-)
-def test_a_block_is_narrow_and_orthonormal(tmp_path, block):
-    asking = site(tmp_path, within(KRYLOV, 4, 2))
-    assert asking.ask("rows", [])[0]
-    assert asking.refusal("product", [block]).startswith("PartyError")
+def test_a_block_is_narrow_and_orthonormal(tmp_path):
+    for block in (np.eye(12), random_block(3), 2 * random_block(2), np.ones((12, 2)), np.eye(12)[:, [0, 0]]):
+        asking = site(tmp_path / str(block.sum()), within(KRYLOV, 4, 2))
+        assert asking.ask("rows", [])[0]
+        assert asking.refusal("product", [block]).startswith("PartyError")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])

@@ -310,8 +310,7 @@ def test_a_public_bound_is_answered_whatever_was_tried_before(tmp_path):
 @pytest.mark.engine
 def test_the_journal_tells_nothing_of_the_rows(summed):
     finish(sites(summed / "twin", THREE))
-    ((about, own),) = events(summed / "journal0", "opened")
-    ((same, twin),) = events(summed / "twin" / "journal0", "opened")
+    ((about, own),), ((same, twin),) = (events(folder / "journal0", "opened") for folder in (summed, summed / "twin"))
     assert about == same
     assert own != twin
     content = (summed / "journal0" / "site.sqlite").read_bytes()

@@ -48,15 +48,12 @@ def require_secret_model(folder, parties, plain, atol, **options):
     return kept
 
 
-def offset_parties(offset):
-    """At the largest offset, rows are rounded to whole steps of 2^-13 first, so that both runs have the same."""
-    return [np.round(part * 2**13) / 2**13 + offset for part in PARTIES]
-
-
+ROUNDED = [np.round(part * 2**13) / 2**13 for part in PARTIES]
+"""To whole steps of 2^-13, so that both runs have the same rows also at the largest offset."""
 CONSTANT = np.column_stack([X[:5, :4], np.full(5, 7.0)])
 WEIGHTED = cut(np.column_stack([X, np.random.default_rng(1).uniform(0.2, 3, len(X))]), 40, 30, 20)
 DIVISIONS = {  # parties, options of the run, and of the blind run alone
-    **{f"offset {offset:g}": (offset_parties(offset), {}, {"bound": 1e3 + offset}) for offset in (0, 1e6, 1e12)},
+    **{f"offset {by:g}": ([part + by for part in ROUNDED], {}, {"bound": 1e3 + by}) for by in (0, 1e6, 1e12)},
     "two parties": (np.array_split(X, 2), {}, {"min_parties": 2}),
     "five parties": (np.array_split(X, 5), {}, {}),
     "a share of the variance": (PARTIES, {"n_components": 0.8}, {}),
