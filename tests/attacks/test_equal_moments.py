@@ -27,8 +27,6 @@ from tests.protocol.test_hostile_server import finding as questions_find
 
 N = 32
 THRESHOLDS = (2.0**53 - 50, 2.0**53 - 51, 2.0**53 - 60, 2.0**54 - 100, 2.0**52 - 47.5)
-
-
 REFLECTED = np.array([1.0, -1.0, -1.0, 1.0])
 """A reflection at it keeps the sum of four numbers, and takes even ones to whole ones."""
 
@@ -54,10 +52,9 @@ class Thresholds(Adversary):
             return np.empty(0)
         if field.kind.startswith("orthonormal"):
             return self._orthonormal(field, shape)
-        return self._scatter(shape[0]) if field.kind == "scatter" else self._valued(shape, field.kind)
-
-    def _valued(self, shape, kind):
-        if kind in {"positive", "size"}:
+        if field.kind == "scatter":
+            return self._scatter(shape[0])
+        if field.kind in {"positive", "size"}:
             return np.full(shape, self.rng.choice([1e-300, 1.0, 1e3, 5e10, 1e150]))
         values = np.zeros(shape)
         if 0 in shape:
@@ -104,19 +101,6 @@ def natural_size(asked: dict[str, np.ndarray], trace: float) -> float:
             if name in {"scale", "strengths"} and values.size:
                 size /= min(1.0, float(np.abs(values).min())) ** 2
     return float(size)
-
-
-def finds_a_row(script: Script, width: int, seed: int, folder, monkeypatch) -> str:
-    """Return the phase that tells two sites apart; a fold is of whole fours, whose moments are equal, too."""
-    monkeypatch.setattr(Custodian, "held_out", lambda site, split: np.arange(N) < 8)
-    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(width)
-    run = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
-    node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
-    node |= {} if script.secure or run.get("mu") == "held-out" else {"journal": ""}
-    if run["method"] == "vertical-scores":
-        node["loadings"] = earlier_loadings(folder)
-    pair = [HostileSession(folder / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
-    return differs(script, pair, worlds, seed, monkeypatch)[0]
 
 
 def differs(script, pair, worlds, seed, monkeypatch) -> tuple[str, int]:
@@ -171,7 +155,16 @@ HELD += [*((script, 40) for script in PERSONALISED), (STIEFEL, 6), (STIEFEL, 40)
 @pytest.mark.parametrize(("script", "width"), HELD, ids=str)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
 def test_equal_moments_give_equal_answers(script, width, seed, tmp_path, monkeypatch):
-    assert not finds_a_row(script, width, seed, tmp_path, monkeypatch)
+    """A fold is of whole fours, whose moments are equal, too."""
+    monkeypatch.setattr(Custodian, "held_out", lambda site, split: np.arange(N) < 8)
+    worlds = [rows.T.copy() for rows in twins(N)] if script.columns else twins(width)
+    run = {"bound": 1e20, **script.run} if script.secure else dict(script.run)
+    node: dict[str, Any] = {"may-show": "inner products"} if script.columns else {}
+    node |= {} if script.secure or run.get("mu") == "held-out" else {"journal": ""}
+    if run["method"] == "vertical-scores":
+        node["loadings"] = earlier_loadings(tmp_path)
+    pair = [HostileSession(tmp_path / str(i), rows, run, **node) for i, rows in enumerate(worlds)]
+    assert not differs(script, pair, worlds, seed, monkeypatch)[0]
 
 
 def drawn_run(rng: np.random.Generator, method: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ ROWS = np.random.default_rng(0).normal(size=(60, 4)) * [4, 3, 2, 1]
 FORGED = "x\n2026-01-01 00:00:00,000 INFO run 7: forged\x1b[2J\u202e\u2028"
 LONG = "a" * 200_000
 NAMES = ["no such", "", FORGED, LONG, "../../etc", "pca: journal", "$(id)", "\0", 7, [1, 2], b"pca"]
+RUN = {"method": "p-cov", "n-components": 2}
 
 
 def app_of(*names):
@@ -52,15 +53,6 @@ def assert_short_texts(folder):
     assert all(text.isprintable() and len(text) <= 1000 for text in texts)
 
 
-def reply_to(kind, name, app, context):
-    LocalGrid(app_of(), 1)  # sets the run of this process's messages
-    config, asked, said = ConfigRecord({PCA_KEY: name, "phase": "moments"}), "config", "party"
-    if kind == "get_properties":
-        asked, said = "getpropertiesins.config", "getpropertiesres.properties"
-    message = Message(RecordDict({asked: config, "arrays": ArrayRecord()}), 1, kind, ttl=100)
-    return dict(app(message, context).content.config_records[said])
-
-
 def node_of(folder):
     return {"partition-id": 0, "num-partitions": 3, "journal": str(folder / "journal")}
 
@@ -72,8 +64,13 @@ def test_a_pca_that_the_app_lacks_leaves_one_line_in_the_log_and_nothing_else(ki
     command = shlex.join([sys.executable, "-c", record, str(tmp_path / "refusals")])
     context = Context(7, 1, {**node_of(tmp_path), "on-refusal": command}, RecordDict(), {})
     names = [name for name in NAMES if kind in (QUERY, TRAIN) or not isinstance(name, list)]  # which Flower refuses
+    LocalGrid(app_of(), 1)  # sets the run of this process's messages
+    properties = "getpropertiesins.config", "getpropertiesres.properties"
+    asked, said = properties if kind == "get_properties" else ("config", "party")
     for name in names:
-        reply = reply_to(kind, name, app_of("second"), context)
+        content = {asked: ConfigRecord({PCA_KEY: name, "phase": "moments"}), "arrays": ArrayRecord()}
+        message = Message(RecordDict(content), 1, kind, ttl=100)
+        reply = app_of("second")(message, context).content.config_records[said]
         assert reply["error"] == "ConfigError"
         assert len(reply["message"]) < 400
         assert reply["message"].isprintable()
@@ -102,7 +99,7 @@ def test_pcas_whose_names_begin_alike_have_states_of_their_own():
 
 @pytest.mark.parametrize("phase", [FORGED, LONG, "", "\0"])
 def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log):
-    said = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2}).ask(phase, [])[1]
+    said = HostileSession(tmp_path, ROWS, RUN).ask(phase, [])[1]
     assert said["error"] == "ContractError"
     assert said["message"].isprintable()
     assert_single_lines(log)
@@ -111,19 +108,18 @@ def test_a_question_of_any_name_is_refused_in_a_short_line(phase, tmp_path, log)
 
 @pytest.mark.parametrize("parties", ["0 1 2 \x1b[2J", "0 1 2 x", " ".join(map(str, range(60_000)))])
 def test_the_parties_that_a_server_names_swell_no_journal(parties, tmp_path, log):
-    run = {"method": "p-cov", "n-components": 2, "minimum": 2}
     for run_id in range(1, 6):
-        HostileSession(tmp_path, ROWS, run, run_id=run_id).client.fit([], {"phase": "moments", "parties": parties})
+        session = HostileSession(tmp_path, ROWS, {**RUN, "minimum": 2}, run_id=run_id)
+        session.client.fit([], {"phase": "moments", "parties": parties})
     assert_single_lines(log)
     assert (tmp_path / "journal" / "site.sqlite").stat().st_size < 200_000
 
 
 CONFIGS = [
-    *({key: FORGED} for key in ("weights", "dataset", "levels")),
-    *({"method": method} for method in (f'p-cov "{FORGED}"', f'"{FORGED}"', "p-cov " + "associate=x " * 800)),
-    *({key: 1} for key in (FORGED, LONG)),
-    *({"features": features} for features in (",".join(["a", FORGED, LONG] * 2), f"a,b,c,{LONG}")),
-    {"partition": LONG},
+    *[{key: FORGED} for key in ("weights", "dataset", "levels")],
+    *[{"method": method} for method in (f'p-cov "{FORGED}"', f'"{FORGED}"', "p-cov " + "associate=x " * 800)],
+    *[{FORGED: 1}, {LONG: 1}, {"partition": LONG}],
+    *[{"features": features} for features in (",".join(["a", FORGED, LONG] * 2), f"a,b,c,{LONG}")],
 ]
 
 
@@ -131,7 +127,7 @@ CONFIGS = [
 def test_a_run_config_writes_short_lines_into_log_and_journal(config, tmp_path, log):
     np.save(tmp_path / "rows.npy", ROWS)
     node = node_of(tmp_path) | ({} if "dataset" in config else {"data": str(tmp_path / "rows.npy")})
-    context = Context(7, 1, node, RecordDict(), {"method": "p-cov", "n-components": 2, **config})
+    context = Context(7, 1, node, RecordDict(), {**RUN, **config})
     assert len(FACTORY.client(context).get_properties({})["message"]) <= MAX_MESSAGE_CHARACTERS
     assert_single_lines(log)
     assert_short_texts(tmp_path / "journal")

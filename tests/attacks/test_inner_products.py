@@ -36,13 +36,11 @@ def within(run, columns, width):
     return {**run, "block-size": width, "max-rounds": columns // width}
 
 
-@pytest.mark.parametrize(
-    "block", [np.eye(12), random_block(3), 2 * random_block(2), np.ones((12, 2)), np.eye(12)[:, [0, 0]]], ids=str
-)
-def test_a_block_is_narrow_and_orthonormal(tmp_path, block):
-    asking = site(tmp_path, within(KRYLOV, 4, 2))
-    assert asking.ask("rows", [])[0]
-    assert asking.refusal("product", [block]).startswith("PartyError")
+def test_a_block_is_narrow_and_orthonormal(tmp_path):
+    for block in (np.eye(12), random_block(3), 2 * random_block(2), np.ones((12, 2)), np.eye(12)[:, [0, 0]]):
+        asking = site(tmp_path / str(block.sum()), within(KRYLOV, 4, 2))
+        assert asking.ask("rows", [])[0]
+        assert asking.refusal("product", [block]).startswith("PartyError")
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -78,8 +76,7 @@ TOO_MANY += [{"method": method, "n-components": k} for method, k in OTHERS.items
 def test_too_many_products_are_refused_before_any_answer(tmp_path, run):
     asking = site(tmp_path, run)
     for said in (asking.client.get_properties({}), asking.ask("rows", [])[1]):
-        assert said["error"] == "DisclosureError"
-        assert not unnamed(said["message"], 5, 12, "may-show='inner products'")
+        assert (said["error"], unnamed(said["message"], 5, 12, "may-show='inner products'")) == ("DisclosureError", [])
     assert site(tmp_path / "more", run, **{"may-show": "inner products"}).ask("rows", [])[0]
 
 
@@ -109,8 +106,7 @@ def test_runs_of_one_column_each_leave_inner_products_unknown(tmp_path):
     runs = [asked_for(tmp_path, 1, run_id) for run_id in range(1, 9)]
     blocks, products = ([array for run in runs for array in run[part]] for part in (1, 2))
     said = runs[-1][0]
-    assert said["error"] == "DisclosureError"
-    assert not unnamed(said["message"], 1, 4, 5, "'n-components'")
+    assert (said["error"], unnamed(said["message"], 1, 4, 5, "'n-components'")) == ("DisclosureError", [])
     assert len(products) == 4
     assert missed(completed(np.hstack(blocks), np.hstack(products))) > 1e-3
 

@@ -24,14 +24,11 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.site.readers.files import read, read_ids
 from fedpca_flwr.site.rules.journal import FileJournal
-from fedpca_flwr.state.store import Schema, Store
+from fedpca_flwr.state.store import Store
 from fedpca_flwr.strategies.sapca import stream_state
 from fedpca_flwr.strategies.sapca.stream_state import RunningModel
 from tests.families import rows
 from tests.harness import finish, fit, proxy_of, server_of, tamper
-
-Spoil = Callable[[bytes], bytes]
-"""What becomes of the bytes at a place: themselves, or a pickle."""
 
 
 class Mark(SimpleNamespace):
@@ -41,12 +38,13 @@ class Mark(SimpleNamespace):
         return Path.touch, (self.file,)
 
 
-def array_of_objects(mark: Mark) -> bytes:
+def array_of_objects(mark):
     np.save(stream := io.BytesIO(), np.array([mark], dtype=object), allow_pickle=True)
     return stream.getvalue()
 
 
-def rewritten(file: Path, spoil: Spoil) -> Path:
+def rewritten(file, spoil):
+    """Return a file whose bytes, or those of its arrays, have become what `spoil` makes of them: a pickle."""
     if file.suffix != ".npz":
         file.write_bytes(spoil(file.read_bytes()))
         return file
@@ -57,7 +55,7 @@ def rewritten(file: Path, spoil: Spoil) -> Path:
     return file
 
 
-def a_reply(folder: Path, spoil: Spoil) -> None:
+def a_reply(folder, spoil):
     def change(reply):
         reply.parameters.tensors[:] = map(spoil, reply.parameters.tensors)
         return reply
@@ -66,7 +64,7 @@ def a_reply(folder: Path, spoil: Spoil) -> None:
     finish(server)
 
 
-def a_message_of_the_server(folder: Path, spoil: Spoil) -> None:
+def a_message_of_the_server(folder, spoil):
     server = server_of("dp-pca", [rows(30)], n_components=2)
     sent, client = ndarrays_to_parameters([np.asarray(1.0)]), proxy_of(server, 0).make()
     client.fit(FitIns(Parameters([], sent.tensor_type), {"phase": "octaves"}))
@@ -86,20 +84,20 @@ FILES: dict[str, tuple[Callable, Callable]] = {
 }
 
 
-def a_file(folder: Path, spoil: Spoil, name: str) -> None:
+def a_file(folder, spoil, name):
     write, load = FILES[name]
     write(file := folder / name)
     assert load(str(rewritten(file, spoil)))
 
 
-def a_journal(folder: Path, spoil: Spoil) -> None:
+def a_journal(folder, spoil):
     journal = FileJournal(str(folder), "1", 0)
     journal.store_secret("private", b"key")
     rewritten(folder / "site.sqlite", spoil)
     assert journal.load_secret("private") == b"key"
 
 
-def a_federation(folder: Path, spoil: Spoil, respell: bool = False) -> None:
+def a_federation(folder, spoil, respell=False):
     federation = Federation.open(folder)
     federation.join("north", rows(30))
     federation.save()
@@ -110,7 +108,7 @@ def a_federation(folder: Path, spoil: Spoil, respell: bool = False) -> None:
     Federation.open(folder).model(2)
 
 
-def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil) -> None:
+def respelt(folder, schema, table, column, spoil):
     """Return a store's one large value, spoilt by whoever can name it by its digest and seal it."""
     with (store := Store(folder, schema)).transaction() as database:
         ((value,),) = database.execute("SELECT value FROM piece").fetchall()
@@ -119,7 +117,7 @@ def respelt(folder: Path, schema: Schema, table: str, column: str, spoil: Spoil)
         store.seal(database)
 
 
-def a_running_model(folder: Path, spoil: Spoil) -> None:
+def a_running_model(folder, spoil):
     fit("sapca", [rows(30)], n_components=2, state=str(folder))
     respelt(folder, stream_state.SCHEMA, "model", "subspace", spoil)
     assert RunningModel(folder).content is not None

@@ -18,8 +18,6 @@ from tests.harness import finish
 from tests.hostile import HostileSession
 from tests.refusals import refused, unnamed
 
-SECURE = {"secure-aggregation": True, "bound": 1e4}
-
 
 @pytest.mark.parametrize(("n", "d"), [(60, 8), (25, 40)], ids=["tall", "wide"])
 def test_impossible_means_and_components_are_refused(n, d, tmp_path):
@@ -67,21 +65,18 @@ def test_every_run_holds_out_the_same_rows(tmp_path):
     assert len(events(more / "journal", HeldOut.kind)) == 3
 
 
-def test_a_site_without_a_journal_holds_nothing_out(tmp_path):
+def test_a_site_without_a_journal_and_another_fold_of_the_same_rows_hold_nothing_out(tmp_path, monkeypatch):
     X = rows(60, 4)
     assert (held_out_rows(StateJournal(RecordDict()), node_of(), X, 3) == validation_rows(X, 3)).all()
     session = HostileSession(tmp_path, X, {"method": "personalised", "n-components": 1}, journal="")
     said = session.client.get_properties({})
     assert (said["error"], "'journal'" in said["message"]) == ("ConfigError", True)
-
-
-def test_another_fold_of_the_same_rows_is_refused(tmp_path, monkeypatch):
-    """As a later version might draw it."""
-    drawn(tmp_path, rows(60, 4))
+    drawn(tmp_path, X)
+    # As a later version might draw it.
     monkeypatch.setattr("fedpca_flwr.site.rules.fold.first_fifth", lambda digests: np.arange(60) < 12)
     with refused(DisclosureError, "'mu'"):
-        drawn(tmp_path, rows(60, 4), 2, "refuse-same")
-    drawn(tmp_path, rows(60, 4), 3, "allow")
+        drawn(tmp_path, X, 2, "refuse-same")
+    drawn(tmp_path, X, 3, "allow")
 
 
 @pytest.mark.engine
@@ -106,7 +101,7 @@ def test_runs_with_other_seeds_tell_the_same_two_sums(secure, tmp_path, monkeypa
     assert len(events(tmp_path / "journal0", HeldOut.kind)) == 1
 
 
-@pytest.mark.parametrize("options", [{}, SECURE], ids=["clear", "masked"])
+@pytest.mark.parametrize("options", [{}, {"secure-aggregation": True, "bound": 1e4}], ids=["clear", "masked"])
 def test_too_few_rows_to_hold_out_are_refused_first(options, tmp_path):
     run = {"method": "personalised", "n-components": 1, **options}
     few, *answered = (

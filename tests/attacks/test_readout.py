@@ -22,8 +22,6 @@ from tests.killed import STEPS, dies
 
 DP = {"method": "dp-pca", "n-components": 2, "epsilon": 0.1, "release": "joint", "clip": 400.0}
 SUMS = {"method": "p-cov", "secure-aggregation": True, "bound": 1000.0, "n-components": 2}
-
-
 RNG = np.random.default_rng(0)
 AGES = RNG.choice(np.arange(18, 98), 30, replace=False)
 PATIENTS = np.column_stack([AGES, RNG.integers(150, 200, 30), RNG.integers(45, 130, 30)]).astype(float)
@@ -33,16 +31,12 @@ def site(tmp_path, run, rows=PATIENTS, **node):
     return HostileSession(tmp_path, rows, run, **{"min-rows": 20, **node})
 
 
-def test_a_site_without_its_state_answers_nothing_again(tmp_path):
-    """The same question has the same bytes, as its reply may have been lost; another one has none."""
+def test_a_question_is_noted_before_it_is_answered_and_nothing_else_is_without_the_state(tmp_path, monkeypatch):
+    """The same one has the same bytes, as its reply may have been lost, and none where the party died meanwhile."""
     first, again = (list(map(np.ndarray.tobytes, site(tmp_path, DP).ask("joint", [])[0])) for _ in range(2))
     assert first == again != []
     assert site(tmp_path, DP).refusal("joint", [np.zeros(1)]).startswith("PartyError")
-
-
-def test_a_question_is_noted_before_it_is_answered(tmp_path, monkeypatch):
-    """A party that dies while it computes may have answered: it does not answer again."""
-    session = site(tmp_path, DP)
+    session = site(tmp_path / "2", DP)
     with monkeypatch.context() as patched:
         patched.setattr(DPPCAClient, "statistics", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -97,15 +91,20 @@ def test_keys_of_an_abandoned_run_go_after_a_day(hours, there, tmp_path, monkeyp
     assert other.client.journal.load_secret("private")
 
 
-ONLY, ONE = {"allowed-methods": "dp-pca"}, {"relation": "replace-one"}
+ONLY, PUBLIC, ONE = {"allowed-methods": "dp-pca"}, {"count": "public"}, {"relation": "replace-one"}
 
 
-@pytest.mark.parametrize("told", [{"count": "public"}, ONE, {**ONE, "count": "public"}], ids=str)
+def test_the_last_round_of_a_private_run_tells_a_constant_also_where_numbers_overflow(tmp_path):
+    """One error bit, |x - m|^2 finite or not, gave up all records of a site exactly."""
+    assert (session := site(tmp_path, DP, **ONLY)).ask("joint", [])[0]
+    assert session.ask("project", [np.eye(2, 3), np.array([0.0, 0.0, -1.7e308]), np.empty(0)])[0] == [1, 0.0]
+
+
+@pytest.mark.parametrize("told", [PUBLIC, ONE, {**ONE, **PUBLIC}], ids=str)
 def test_a_run_does_not_choose_whether_counts_are_noised(tmp_path, told):
     session = site(tmp_path, {**DP, **told}, **ONLY)
     for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
-        assert said["error"] == "DisclosureError"
-        assert "node-config 'public-count' is false" in said["message"]
+        assert (said["error"], "node-config 'public-count' is false" in said["message"]) == ("DisclosureError", True)
     assert not (tmp_path / "journal" / "site.sqlite").exists() or released(tmp_path / "journal") == []
     permitting = site(tmp_path / "2", {**DP, **told}, **ONLY, **{"public-count": True})
     assert permitting.ask("joint", [])[0][0] / GRID_STEPS == 30
@@ -117,8 +116,7 @@ def test_counts_with_noise_need_no_leave_but_a_budget(tmp_path):
     run, node = {**DP, "epsilon": 10.0}, {**ONLY, "epsilon-budget": 10.0}
     session = site(tmp_path / "2", run, **{**node, "epsilon-budget": None})
     for said in (session.client.get_properties({}), session.ask("joint", [])[1]):
-        assert said["error"] == "ConfigError"
-        assert "names no 'epsilon-budget'" in said["message"]
+        assert (said["error"], "names no 'epsilon-budget'" in said["message"]) == ("ConfigError", True)
     sessions = [site(tmp_path / "2", run, run_id=i, **node) for i in range(3)]
     assert [bool(session.ask("joint", [])[0]) for session in sessions] == [True, False, False]
 
@@ -149,7 +147,7 @@ def test_nor_of_secure_sums(tmp_path):
 
 def test_nor_where_the_server_asks_what_the_run_does_not_have(tmp_path):
     """It lets a site compute what its encoding leaves out, nearly the whole scatter, and then ends the run for it."""
-    run = {"method": "compressed", "n-components": 1, "codec": "low-rank", "rank": 1, "corrections": 1}
+    run = {"method": "compressed codec=low-rank rank=1 corrections=1", "n-components": 1}
     session = HostileSession(tmp_path, rows(40, 8), run)
     assert session.ask("encoded", [np.asarray(0.0)])[0]
     assert set(session.context.state) > {RECORD_NAME}

@@ -45,8 +45,7 @@ def test_no_sum_leaves_before_its_rows_are_journaled(script: Script, tmp_path):
 
 def test_rows_of_a_fold_are_searched_for_rare_values(tmp_path):
     """Three of 60 rows have another value, and one of these is held out: the difference of two sums shows that row."""
-    rows = ROWS.copy()
-    rows[:, 3] = np.arange(60) % 2
+    rows = np.where(np.arange(6) == 3, np.arange(60)[:, None] % 2, ROWS)
     run = {"method": "personalised", "n-components": 2}
     sessions = (HostileSession(tmp_path, rows, {**run, **mu}, **{"min-rows": 8}) for mu in ({}, {"mu": 1.0}))
     chosen, given = (session.client.get_properties({}) for session in sessions)
@@ -54,29 +53,33 @@ def test_rows_of_a_fold_are_searched_for_rare_values(tmp_path):
     assert "error" not in given
 
 
-def test_no_rows_are_selected_after_the_site_has_examined_its_selections(tmp_path):
+def test_no_rows_are_selected_after_the_site_has_examined_them_and_such_as_take_no_part_are_not_counted(tmp_path):
     client = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2}).client
     assert "error" not in client.get_properties({})
     with pytest.raises(ContractError):
         client.site.select("rows", ("rows",), "some", np.arange(60) < 30)
     with pytest.raises(ContractError):
         assert client.selection.rows.size
+    # The first rows of a file were counted, where the file has rows that the site leaves out.
+    rows = np.r_[np.full((3, 1), 9.0), np.zeros((5, 1))]
+    table = check_rows(rows)._replace(excluded=np.arange(8) < 3)
+    examiner = OddRows(np.eye(1), np.ones(1), np.array([4.0, 4.0]), participation(table, 2))
+    examiner.add(rows)
+    assert examiner.exceeding.tolist() == [0, 0]
+    assert participation(table, 2).sum() == len(participating_rows(table, 2)) == 4
 
 
-CENTRES = {
-    "near": lambda mean: mean + 3.0,
-    "far": lambda mean: mean + 1e6,
-    "window": lambda mean: np.where(np.arange(mean.size) == 0, -(2.0**53 - 20), mean),
-    "cancelling": lambda mean: np.where(np.arange(mean.size) < 2, [-(2.0**53 - 20), 2.0**53 - 20, 0, 0, 0, 0], 0.0),
-}
+BEYOND = 2.0**53 - 20
+MEAN = ROWS.mean(axis=0)
+CENTRES = MEAN + 3.0, MEAN + 1e6, np.r_[-BEYOND, MEAN[1:]], np.array([-BEYOND, BEYOND, 0, 0, 0, 0])
 
 
-@pytest.mark.parametrize("centre", CENTRES.values(), ids=CENTRES)
-def test_fourth_moments_are_those_of_exact_arithmetic(centre, tmp_path):
+@pytest.mark.parametrize("mean", CENTRES, ids=["near", "far", "window", "cancelling"])
+def test_fourth_moments_are_those_of_exact_arithmetic(mean, tmp_path):
     """A number near 2^53 rounds all values of a row that are below some threshold, if the number meets single rows."""
     session = HostileSession(tmp_path, ROWS, {"method": "p-cov", "n-components": 2, "fourth-moments": True})
     assert session.ask("moments", [])[0]
-    mean, variances = centre(ROWS.mean(axis=0)), np.array([3.0, 1.0])
+    variances = np.array([3.0, 1.0])
     V = np.array([[0.5, 0.5, 0.5, 0.5, 0, 0], [0.5, -0.5, 0.5, -0.5, 0, 0]])
     fourth = session.ask("project", [V, mean, np.empty(0), variances])[0][2]
     own = [sum(map(Fraction, column)) / len(ROWS) for column in ROWS.T]
@@ -119,22 +122,10 @@ def answers(run: str, phase: str, centre, folder, rows) -> str:
 @pytest.mark.parametrize(("run", "phase"), SELECTING)
 def test_no_row_is_selected_about_a_centre_that_rounds_rows(run, phase, tmp_path):
     """Whether the site answers follows from its moments: rows of the same moments are answered alike."""
-    mean = ROWS.mean(axis=0)
-    mirrored = 2 * mean - ROWS
-    assert answers(run, phase, mean + 1.0, tmp_path / "near", ROWS) == ""
-    window = np.where(np.arange(6) == 0, -(2.0**53 - 20), mean)
-    far = [answers(run, phase, window, tmp_path / f"far {i}", rows) for i, rows in enumerate((ROWS, mirrored))]
+    assert answers(run, phase, MEAN + 1.0, tmp_path / "near", ROWS) == ""
+    worlds = enumerate((ROWS, 2 * MEAN - ROWS))
+    far = [answers(run, phase, np.r_[-BEYOND, MEAN[1:]], tmp_path / f"far {i}", rows) for i, rows in worlds]
     assert far[0] == far[1] != ""
-
-
-def test_rows_that_take_no_part_are_not_counted():
-    """The first rows of a file were counted, where the file has rows that the site leaves out."""
-    rows = np.r_[np.full((3, 1), 9.0), np.zeros((5, 1))]
-    table = check_rows(rows)._replace(excluded=np.arange(8) < 3)
-    examiner = OddRows(np.eye(1), np.ones(1), np.array([4.0, 4.0]), participation(table, 2))
-    examiner.add(rows)
-    assert examiner.exceeding.tolist() == [0, 0]
-    assert participation(table, 2).sum() == len(participating_rows(table, 2)) == 4
 
 
 @pytest.mark.parametrize("method", ["sub-it", "fast-pca", "personalised", "p-cov adjust-for=0"])
@@ -162,8 +153,7 @@ def sums_of_gapped(session: HostileSession, rows: np.ndarray, column: int) -> np
         covariance[4, column] = covariance[column, 4] = share
         questions += [("expected", [np.asarray(len(rows)), zeros, np.ones(5), zeros, pack(covariance)])]
     for phase, arrays in questions:
-        replied = session.ask(phase, arrays)[0]
-        if not replied:
+        if not (replied := session.ask(phase, arrays)[0]):
             return None
         if phase == "expected":
             sums.append(unpack_symmetric(replied[1], 5)[4, :4] / 0.5)
@@ -175,9 +165,7 @@ def test_sums_of_rows_with_the_same_gaps_show_no_row(gaps, few, tmp_path):
     """The fault: a value that 31 rows have was no rare one, though one row has it among those that EM adds up alone."""
     rows = np.random.default_rng(6).normal(50, 10, (180, 5))
     rows[(np.arange(180) < 40) | (few & (np.arange(180) == 150)), 4] = np.nan
-    carriers = np.where(
-        ((np.arange(180) >= 40) & (np.arange(180) < 70)) | (np.arange(180) == (7 if few else 70)), 1.0, 0.0
-    )
+    carriers = np.isin(np.arange(180), [*range(40, 70), 7 if few else 70])
     run, node = {"method": "em", "n-components": 2}, {"gaps": gaps, "min-rows": 20}
     rare = np.column_stack([rows[:, :3], carriers, rows[:, 4]])[:150]
     answers = [sums_of_gapped(HostileSession(tmp_path / "rare", rare, run, **node), rare, 3)]

@@ -24,9 +24,8 @@ BY_MOMENTS = [name for name, card in CARDS.items() if card.split == "rows" and n
 
 
 def client_of(method: str) -> Any:
-    context = Context(
-        1, 1, {"partition-id": 0, "num-partitions": 2}, RecordDict(), {"method": method, "n-components": 2}
-    )
+    node, run = {"partition-id": 0, "num-partitions": 2}, {"method": method, "n-components": 2}
+    context = Context(1, 1, node, RecordDict(), run)
     return FACTORY.client(context, lambda node, config: check_rows(np.random.default_rng(1).standard_normal((N, 5))))
 
 
@@ -57,23 +56,16 @@ def test_rules_that_rows_of_a_caller_lack_are_rules_of_every_other_site():
     lacking = {name for name, rule in vars(Site).items() if rule is Site.no_rule} - {"no_rule"}
     assert lacking <= vars(Custodian).keys()
     assert lacking >= {"note_clear", "permit_sum", "permit_blind"}
+    for node in ({"data": "rows.csv"}, {"journal": "notes"}, {"max-reply-bytes": 10}, {"unknown": 1}):
+        context = Context(1, 1, {"partition-id": 0, "num-partitions": 2, **node}, RecordDict(), {"method": "p-cov"})
+        assert isinstance(FACTORY.client(context, lambda node, config: check_rows(np.eye(3))).site, Custodian)
+        assert isinstance(FACTORY.client(context).site, Custodian)
 
 
-@pytest.mark.parametrize("node", [{"data": "rows.csv"}, {"journal": "notes"}, {"max-reply-bytes": 10}, {"unknown": 1}])
-def test_rules_of_a_node_config_make_a_custodian(node):
-    context = Context(1, 1, {"partition-id": 0, "num-partitions": 2, **node}, RecordDict(), {"method": "p-cov"})
-    assert isinstance(FACTORY.client(context, lambda node, config: check_rows(np.eye(3))).site, Custodian)
-    assert isinstance(FACTORY.client(context).site, Custodian)
-
-
-def test_undeclared_needs_of_rows_are_refused():
+def test_undeclared_needs_of_rows_are_refused_and_a_card_that_needs_rows_says_what_they_tell():
     client, answer = client_of("p-cov"), lambda party, request: {"count": party.selection.rows}
     client.questions = {"rows": replace(client.questions["moments"], needs="rows", answer=answer)}
     with refused(ContractError):
         client.statistics("rows", {})
-
-
-@pytest.mark.parametrize("method", CARDS)
-def test_a_card_that_needs_rows_says_what_they_tell(method):
-    card = CARDS[method]
-    assert not card.needs or card.beyond_moments or card.exposes or ("exposes" in vars(card.options))
+    for card in CARDS.values():
+        assert not card.needs or card.beyond_moments or card.exposes or ("exposes" in vars(card.options)), card.name

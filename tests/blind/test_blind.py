@@ -48,15 +48,12 @@ def require_secret_model(folder, parties, plain, atol, **options):
     return kept
 
 
-def offset_parties(offset):
-    """At the largest offset, rows are rounded to whole steps of 2^-13 first, so that both runs have the same."""
-    return [np.round(part * 2**13) / 2**13 + offset for part in PARTIES]
-
-
+ROUNDED = [np.round(part * 2**13) / 2**13 for part in PARTIES]
+"""To whole steps of 2^-13, so that both runs have the same rows also at the largest offset."""
 CONSTANT = np.column_stack([X[:5, :4], np.full(5, 7.0)])
 WEIGHTED = cut(np.column_stack([X, np.random.default_rng(1).uniform(0.2, 3, len(X))]), 40, 30, 20)
 DIVISIONS = {  # parties, options of the run, and of the blind run alone
-    **{f"offset {offset:g}": (offset_parties(offset), {}, {"bound": 1e3 + offset}) for offset in (0, 1e6, 1e12)},
+    **{f"offset {by:g}": ([part + by for part in ROUNDED], {}, {"bound": 1e3 + by}) for by in (0, 1e6, 1e12)},
     "two parties": (np.array_split(X, 2), {}, {"min_parties": 2}),
     "five parties": (np.array_split(X, 5), {}, {}),
     "a share of the variance": (PARTIES, {"n_components": 0.8}, {}),
@@ -120,7 +117,7 @@ def test_categories_have_the_model_of_their_indicators():
     assert list(model.feature_names_in_)[:6] == list("abcdef")
 
 
-def test_the_server_has_a_spectrum(tmp_path):
+def test_the_server_has_a_spectrum_and_without_a_party_nobody_has_a_model(tmp_path):
     plain = fit("p-cov", PARTIES, n_components=3)
     kept = require_secret_model(tmp_path, PARTIES, plain, 1e-9)
     np.testing.assert_allclose(kept.explained_variance_ratio_, plain.explained_variance_ratio_, rtol=1e-11)
@@ -129,22 +126,18 @@ def test_the_server_has_a_spectrum(tmp_path):
     assert any("2^-44 of the variance" in note and "at most" in note for note in kept.log["notes"])
     with refused(ContractError, "'model'", "'scores_'", "'p-cov'"):
         kept.transform(X)
-
-
-def test_a_party_that_drops_out_ends_the_run(tmp_path):
-    fail_at(server := blind_server(site={"model": str(tmp_path)}), 1, "moments")
+    (folder := tmp_path / "of a run that a party leaves").mkdir()
+    fail_at(server := blind_server(site={"model": str(folder)}), 1, "moments")
     with refused((QuorumError, PartyError), "client 1"):
         finish(server)
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
-KEYS: tuple[dict[str, Any], ...] = (
-    *({"keep": "moments"}, {"center": False}, {"harmonise": "means"}, {"clusters": 2}, {"outliers": "sites"}),
-    *({"fourth_moments": True}, {"survivors": 3}, {"minimum": 2}),
-)
+KEYS: dict[str, Any] = {"keep": "moments", "center": False, "harmonise": "means", "clusters": 2, "outliers": "sites"}
+KEYS |= {"fourth-moments": True, "survivors": 3, "minimum": 2}
 OTHERS = ["sub-it", "ap-cov", "qr-pca", "em", "dp-pca epsilon=1", "vertical", "robust"]
 REFUSED = [
-    *(("p-cov", key, [f"'{name.replace('_', '-')}'" for name in key]) for key in KEYS),
+    *(("p-cov", {key: value}, [f"'{key}'"]) for key, value in KEYS.items()),
     ("p-cov", {"n_components": "auto"}, ["n-components='auto'"]),
     ("p-cov", {"adjust_for": "0", "genotypes": True}, ["'genotypes'"]),
     ("p-cov", {"genotypes": True, "prune": 0.2}, ["'prune'"]),

@@ -40,16 +40,13 @@ def test_a_rotation_is_orthogonal_and_turns_back(d):
     assert (matrix(rotations.HaarRotation(key(2), d), d) == Q).all()
 
 
-def test_rotations_are_haar_distributed():
+def test_rotations_are_haar_distributed_and_noise_keeps_its_distribution_under_them():
     d, drawn = 4, np.array([matrix(rotations.HaarRotation(key(3, i), 4), 4) for i in range(3000)])
     expected = ortho_group.rvs(d, size=3000, random_state=1)
     assert min(kstest(drawn[:, i, j], expected[:, i, j]).pvalue for i in range(d) for j in range(d)) > 0.01 / d**2
     for statistic in (lambda Q: Q[:, 0, 0] * Q[:, 1, 1], lambda Q: Q[:, 0, 1] + Q[:, 3, 2], lambda Q: Q.trace(0, 1, 2)):
         assert kstest(statistic(drawn), statistic(expected)).pvalue > 0.001
     assert abs(np.linalg.det(drawn).mean()) < 0.1
-
-
-def test_noise_keeps_its_distribution_under_rotations():
     d = 5
     noise = np.array([unpack_symmetric(rotations.symmetric_noise(key(4, i), d), d) for i in range(4000)])
     Q = ortho_group.rvs(d, random_state=2)
@@ -59,7 +56,7 @@ def test_noise_keeps_its_distribution_under_rotations():
     assert (np.linalg.norm(noise, 2, axis=(1, 2)) < rotations.symmetric_noise_norm(d)).all()
 
 
-def test_sign_products_are_those_of_whole_numbers_and_do_not_wrap():
+def test_sign_products_are_those_of_whole_numbers_to_the_nearest_and_do_not_wrap():
     rng = np.random.default_rng(5)
     T, W = rng.integers(-(2**62), 2**62, (50, 50)), rng.integers(-(2**52), 2**52, (3, 50))
     signs = rotations.secret_signs(key(6), (7, 50))
@@ -69,22 +66,17 @@ def test_sign_products_are_those_of_whole_numbers_and_do_not_wrap():
     d = 1024
     products = rotations.sign_products(np.ones((1, d)), np.full((d, d), -(2**63)), np.full((1, d), 2**52))
     assert products[0, 0] == -(2**63) * 2**52 * d * d
-
-
-def test_a_false_direction_shows_in_half_of_all_signs():
-    """Two equal residuals cancel half the time, and no other residuals do more often."""
+    np.testing.assert_array_equal(
+        rotations.vector_integers(np.array([[1.0, -0.5, 2.0**-53 * 1.5]])), [[2**52, -(2**51), 1]]
+    )
+    # A false direction shows in half of all signs: two equal residuals cancel so often, and no others do more often.
     shown = np.abs(rotations.secret_signs(key(7), (2000, 6)) @ [0, 0, 1.0, 0, 1.0, 0]) > 0.5
     assert 0.45 < shown.mean() < 0.55
     assert 0.35 < shown[-200:].mean() < 0.65  # no sign is left at what an empty stream has
 
 
-def test_vector_integers_round_to_the_nearest():
-    integers = rotations.vector_integers(np.array([[1.0, -0.5, 2.0**-53 * 1.5]]))
-    np.testing.assert_array_equal(integers, [[2**52, -(2**51), 1]])
-
-
 KEY = bytes(range(32))
-INTEGERS = st.integers(-(2**500), 2**500)
+INTEGERS = st.lists(st.integers(-(2**500), 2**500), min_size=1, max_size=5)
 
 
 def test_elements_fill_the_field_and_have_one_way_to_be_written():
@@ -101,7 +93,7 @@ def test_elements_fill_the_field_and_have_one_way_to_be_written():
             tagged_sums.elements_from_bytes(tagged_sums.elements_to_bytes([beyond]))
 
 
-@given(st.lists(INTEGERS, min_size=1, max_size=5), st.lists(INTEGERS, min_size=1, max_size=5))
+@given(INTEGERS, INTEGERS)
 def test_tags_of_sums_are_sums_of_tags(first, second):
     n = min(len(first), len(second))
     first, second = first[:n], second[:n]

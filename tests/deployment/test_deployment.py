@@ -35,12 +35,6 @@ BANKS = np.split(rows(120) + np.arange(12), [8], axis=1)
 NAMES = [f"marker_{j}" for j in range(20)]
 
 
-def fill(connection, X):
-    connection.execute(f"CREATE TABLE visit (id integer, {', '.join(f'{name} double precision' for name in NAMES)})")
-    for i in reversed(range(len(X))):
-        connection.execute(f"INSERT INTO visit VALUES ({i}, {', '.join(repr(float(x)) for x in X[i])})")
-
-
 @pytest.fixture(scope="module")
 def database():
     with running() if programs() else nullcontext() as server:
@@ -55,7 +49,9 @@ def tables(tmp_path_factory, database):
     url = database.url if database else f"duckdb:///{folder}/cohort.duckdb"
     opened = psycopg.connect(url, password=database.password) if database else duckdb.connect(folder / "cohort.duckdb")
     with opened as connection:
-        fill(connection, HOSPITALS[1])
+        connection.execute(f"CREATE TABLE visit (id integer, {', '.join(f'{name} float8' for name in NAMES)})")
+        for i, row in reversed([*enumerate(HOSPITALS[1].tolist())]):
+            connection.execute(f"INSERT INTO visit VALUES ({i}, {', '.join(map(repr, row))})")
     columns = ", ".join(reversed(NAMES))  # brought into the order that the run names
     nodes[1] |= {"data": url, "query": f"SELECT {columns} FROM visit ORDER BY id"}
     rules = {"min-rows": 40, "min-parties": 2, "allowed-methods": " ".join(METHODS.keys() - {"ap-cov"})}
@@ -102,9 +98,9 @@ with pathlib.Path({record!r}).open("a") as stream:
 """
 
 
-def spying_app(folder):
-    """Return an app that notes who runs code of its archive, its own or of libraries, and the file of the notes."""
-    app, record = folder / "app", folder / "record"
+def test_a_file_and_a_database_give_the_bits_of_loopback_and_the_archive_no_code(lab, tables, tmp_path, monkeypatch):
+    """The app notes who runs code of its archive, its own or of libraries."""
+    app, record = tmp_path / "app", tmp_path / "record"
     for part in ("fedpca_flwr", "strategies", "simulations"):
         shutil.copytree(ROOT / part, app / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("README.md", "LICENSE", "hatch_build.py"):
@@ -115,11 +111,6 @@ def spying_app(folder):
     for module in (*modules, "pyarrow", "psycopg", "duckdb"):
         with open(app / f"{module}.py", "a", encoding="utf-8") as stream:
             stream.write(SPY.format(record=str(record)))
-    return app, record
-
-
-def test_a_file_and_a_database_give_the_bits_of_loopback_and_the_archive_no_code(lab, tables, tmp_path, monkeypatch):
-    app, record = spying_app(tmp_path)
     monkeypatch.setattr(lab, "app", app)
     model, log = deployed(lab.with_sites(tables), "p-cov", tmp_path, **OF_MARKERS, **SECURE)
     assert not differences(model, run("p-cov", HOSPITALS, n_components=5, min_parties=2, **SECURE))

@@ -31,7 +31,11 @@ def test_a_file_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_an_archive_has_the_named_arrays_and_unpacks_to_so_many_bytes_in_all(tmp_path):
+def test_an_archive_has_its_suffix_and_the_named_arrays_and_unpacks_to_so_many_bytes_in_all(tmp_path):
+    for name, file in {"a": "a.npz", "a.npz": "a.npz", "a.txt": "a.txt.npz", "v1.2": "v1.2.npz"}.items():
+        assert archive_path(tmp_path / name, "a model") == tmp_path / file
+    with refused(ConfigError, tmp_path):
+        archive_path(tmp_path, "a model")
     target = tmp_path / "two.npz"
     write(target, {"a": np.arange(3.0), "b": np.array(1)}, {"about": 1}, text="about.json")
     with zipfile.ZipFile(target) as archive:
@@ -45,14 +49,11 @@ def test_an_archive_has_the_named_arrays_and_unpacks_to_so_many_bytes_in_all(tmp
         read(target, text="about.json", names=("a", "c"))
 
 
-def test_json_has_only_numbers_that_float_and_int_hold():
+def test_json_has_only_numbers_that_float_and_int_hold_and_is_small_if_highly_compressed(tmp_path, monkeypatch):
     assert files.parse_json("[1.5, " + "1" * 300 + "]") == [1.5, int("1" * 300)]
     for text in ("NaN", "-Infinity", "1e999", "1" * 301, "[" * 100_000, "'"):
         with pytest.raises(ValueError, match="JSON|Expecting value"):
             files.parse_json(text)
-
-
-def test_highly_compressed_files_must_be_small(tmp_path, monkeypatch):
     target = tmp_path / "zeros.npz"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("about.json", "{}" + " " * 5000)
@@ -112,10 +113,3 @@ def test_new_files_texts_folders_and_times(tmp_path, monkeypatch):
         files.require_writable_folder(tmp_path / "\0")
     began, time = datetime.now(UTC).replace(microsecond=0), datetime.fromisoformat(files.utc_time(timedelta(hours=1)))
     assert began <= time + timedelta(hours=1) <= datetime.now(UTC)
-
-
-def test_a_file_of_arrays_has_its_suffix(tmp_path):
-    for name, file in {"a": "a.npz", "a.npz": "a.npz", "a.txt": "a.txt.npz", "v1.2": "v1.2.npz"}.items():
-        assert archive_path(tmp_path / name, "a model") == tmp_path / file
-    with refused(ConfigError, tmp_path):
-        archive_path(tmp_path, "a model")

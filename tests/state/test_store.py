@@ -16,8 +16,9 @@ from fedpca_flwr.state import store
 from fedpca_flwr.state.store import Schema, Store, StoreError
 from tests.refusals import refused
 
-TABLES = "CREATE TABLE book (title TEXT);"
-SCHEMA = Schema("shelf", "shelf.sqlite", b"TEST", 3, TABLES, sealed_tables=("book",), old_patterns=("*.shelf",))
+SCHEMA = Schema(
+    "shelf", "shelf.sqlite", b"TEST", 3, "CREATE TABLE book (title TEXT);", ("book",), old_patterns=("*.shelf",)
+)
 
 
 def add(folder, title, error=None):
@@ -35,7 +36,7 @@ def titles(folder, schema=SCHEMA):
         return [title for (title,) in database.execute("SELECT title FROM book ORDER BY rowid")]
 
 
-def test_committed_data_are_on_disk(tmp_path, monkeypatch):
+def test_committed_data_are_on_disk_and_deleted_data_are_not(tmp_path, monkeypatch):
     """SQLite's level 3, EXTRA: also the folder is synchronised, so that no power cut brings a transaction back."""
     folder = tmp_path / "shelf"
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))  # which may be another file system
@@ -45,6 +46,13 @@ def test_committed_data_are_on_disk(tmp_path, monkeypatch):
         assert database.execute("PRAGMA synchronous").fetchall() == [(3,)]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert [file.name for file in folder.iterdir()] == ["shelf.sqlite"]
+    shelf, secret = Store(folder, SCHEMA), b"\x17\x2b" * 5000
+    with shelf.transaction() as database:
+        shelf.put(database, secret)
+    assert secret[:1000] in shelf.file.read_bytes()
+    with shelf.transaction() as database:
+        database.execute("DELETE FROM piece")
+    assert secret[:10] not in shelf.file.read_bytes()
 
 
 def test_a_transaction_excludes_others_and_one_that_fails_leaves_nothing_and_tells_why(tmp_path):
@@ -62,13 +70,11 @@ def test_a_transaction_excludes_others_and_one_that_fails_leaves_nothing_and_tel
             add(tmp_path, "three", error)
         assert caught.value is error
     assert titles(tmp_path) == ["one", "two"]
-
-
-def test_the_very_first_transactions_may_meet(tmp_path):
-    with ThreadPoolExecutor(8) as pool:  # all threads create the file
-        list(pool.map(lambda i: add(tmp_path, str(i)), range(8)))
-    assert sorted(titles(tmp_path)) == [str(i) for i in range(8)]
-    assert [file.name for file in tmp_path.iterdir()] == ["shelf.sqlite"]
+    folder = tmp_path / "2"  # the very first transactions may meet
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: add(folder, str(i)), range(8)))
+    assert sorted(titles(folder)) == [str(i) for i in range(8)]
+    assert [file.name for file in folder.iterdir()] == ["shelf.sqlite"]
 
 
 def test_leftovers_of_sqlite_stand_alone(tmp_path, monkeypatch):
@@ -84,8 +90,7 @@ def test_leftovers_of_sqlite_stand_alone(tmp_path, monkeypatch):
 
 
 def test_what_changed_after_it_was_read_is_not_overwritten_and_other_kinds_of_values_are_damage(tmp_path):
-    shelf = Store(tmp_path, SCHEMA)
-    with shelf.transaction() as database:
+    with (shelf := Store(tmp_path, SCHEMA)).transaction() as database:
         digest = shelf.verified_digest(database)
     assert digest == shelf.empty_digest
     add(tmp_path, "one")
@@ -109,8 +114,7 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
         assert shelf.get(database, name, size) == value
         assert database.execute("SELECT count(*) FROM piece").fetchone() == (-(-size // 10),)
         for change, digest, length, match in (
-            ("value", name, size + 1, None),
-            ("value", name, size - 1, None),
+            *(("value", name, other, None) for other in (size - 1, size + 1)),
             ("CAST(value || 'x' AS BLOB)", name, size, "damaged"),
             ("zeroblob(length(value))", name, size + 1, "damaged"),
             ("value", "a" * 64, size, "change"),
@@ -118,16 +122,6 @@ def test_large_values_are_kept_in_pieces(tmp_path, size, monkeypatch):
             database.execute(f"UPDATE piece SET value = {change} WHERE number = 0")
             with refused(StoreError, "shelf.sqlite", match=match):
                 shelf.get(database, digest, length)
-
-
-def test_what_was_deleted_is_not_in_the_file(tmp_path):
-    shelf, secret = Store(tmp_path, SCHEMA), b"\x17\x2b" * 5000
-    with shelf.transaction() as database:
-        shelf.put(database, secret)
-    assert secret[:1000] in shelf.file.read_bytes()
-    with shelf.transaction() as database:
-        database.execute("DELETE FROM piece")
-    assert secret[:10] not in shelf.file.read_bytes()
 
 
 def test_a_file_that_is_no_database_is_named_and_stays_and_tells_nothing(tmp_path):
