@@ -17,7 +17,7 @@ from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import fit, require_limits
 from tests.hostile import HostileSession
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 SECURE = {"secure_aggregation": True, "bound": 1000.0}
 each_way = pytest.mark.parametrize("way", [{}, SECURE, {**SECURE, "survivors": 3}], ids=str)
@@ -60,6 +60,7 @@ def test_rows_beyond_the_limits_are_counted(way):
     report, counted = model.log["measured"], [t_squared[:300].sum(), spe[:300].sum()]
     assert [report["rows_above_t_squared_limit"], report["rows_above_spe_limit"]] == counted
     line = next(line for line in model.summary(full=True).splitlines() if "odd rows" in line)
+    assert not unnamed(line, *counted)
     assert ("most at" in line) == bool(model.log["outliers"]) == (not way)
     if not way:
         first, second, _ = model.log["outliers"]

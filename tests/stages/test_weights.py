@@ -63,6 +63,8 @@ def test_weights_bound_no_components_and_models_of_them_are_kept(tmp_path):
     model = weigh(parties=with_weights(weights), n_components=5)
     assert model.explained_variance_ == pytest.approx(oracle(weights, 5)[0], rel=1e-10)
     assert PCAModel.load(model.save(tmp_path / "model")).n_samples_ == model.n_samples_
+    with refused(ConfigError, "'weights'", "'6'", "clusters", "warm-start"):  # as a run-config has them
+        finish(server_of("sub-it", with_weights(), weights="6", clusters=2, warm_start="svd"))
     # Rows of weight 0 take no part and have scores.
     files = [tmp_path / f"{party}.npy" for party in range(3)]
     distant = np.where(WEIGHTS[:, None] == 0, X + 100, X)
