@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -384,9 +383,9 @@ def test_levels_and_contributions_are_drawn_at_their_values():
     turned = replace(found, squared_cosines=cosines[:, [1, 0, 2]], squared_correlations=cosines[:, [1, 0, 2]])
     for figure in (plots.levels(turned, X[:, :3]), plots.squared_correlations(turned)):
         assert figure.axes[0].texts[0].get_text() in ("sex=m", "sex")
-    found = analyses.read(MOMENTS, 2, supplementary=[0])
-    axes: Any = plots.contributions(found, 2).axes[0]
-    shares = found.contributions[1][:11]
+    reading = analyses.read(MOMENTS, 2, supplementary=[0])
+    (axes,) = plots.contributions(reading, 2).axes
+    shares = reading.contributions[1][:11]
     np.testing.assert_allclose(widths(axes), 100 * np.sort(shares)[::-1])
     assert texts(axes.get_yticklabels()) == [str(j) for j in np.argsort(-shares)]
     assert axes.yaxis_inverted()  # the largest stands above
@@ -395,7 +394,7 @@ def test_levels_and_contributions_are_drawn_at_their_values():
     assert legend_of(axes.figure) == ["9.09 %, if all features had the same"]
     for component in (0, 3):
         with refused(ConfigError, "'component'", component, "1 to 2"):
-            plots.contributions(found, component)
+            plots.contributions(reading, component)
 
 
 @pytest.mark.parametrize("labels", [None, LABELS], ids=["parties", "classes"])

@@ -150,8 +150,8 @@ def test_noise_is_normal_protects_as_continuous_noise_and_never_repeats(monkeypa
         assert min(whole**2, 2 * (math.isqrt(whole**2 // 2) + 1) ** 2) >= least + 8
         assert whole <= deviation + 5
     d, deviation = 300, 2**20
-    drawn, on = integer_sums.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
-    for values, variance in ((drawn[on], 1.0), (np.delete(drawn, on), 0.5)):
+    symmetric, on = integer_sums.symmetric_noise(d, deviation, seeded_randomness(4)) / deviation, diagonal_positions(d)
+    for values, variance in ((symmetric[on], 1.0), (np.delete(symmetric, on), 0.5)):
         squares, n = float((values**2).sum()) / variance, values.size
         assert abs(squares - n) < 5 * math.sqrt(2 * n)
         assert abs(float(values.sum())) < 5 * math.sqrt(n * variance)

@@ -68,13 +68,13 @@ def test_a_noisy_centre_is_off_by_its_noise_and_moves_beyond_it_only():
     np.testing.assert_allclose(values, [6.0, 6.0, 1.5, 1.5, 0.5])
     # With |c| = 5, d = 4: noise of the sum up to 3 (2 + 3.04), of the number of rows up to 2 * 3.04.
     z, g = 3 * (2 + 3.04), 2 * 3.04
-    centre = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, count_deviation=2.0, sum_deviation=3.0)
+    noisy = NoisyCentre(np.array([3.0, 4.0, 0.0, 0.0]), 100, 10.0, count_deviation=2.0, sum_deviation=3.0)
     off, near = (z + 5 * g) / (100 - g), (z + 5 * g) / 100
     others = [{}, {"bound": 5.0}, {"rows": 5, "bound": 5.0}, {"rows": 5, "bound": 0.1, "count_deviation": 1e9}]
-    found = [centre._replace(**other).radius for other in others]
+    found = [noisy._replace(**other).radius for other in others]
     np.testing.assert_allclose(found, [off, near, 20 * near, 0.2], rtol=1e-6)
     expected = [100 * off * (5 + off + off / 2) + g * (5 + off) ** 2, 100 * near * (5 + near / 2) + g * 5**2]
-    np.testing.assert_allclose([centre._replace(**other).subtraction_eigenvalue() for other in others[:2]], expected)
+    np.testing.assert_allclose([noisy._replace(**other).subtraction_eigenvalue() for other in others[:2]], expected)
 
 
 def test_shells_add_what_is_above_their_edge():
@@ -205,9 +205,9 @@ def test_shells_weigh_by_distances_and_lose_their_noise_first():
     assert (three.denoised.pairs.following, three.denoised.detectable, three.denoised.coordinate_count) == (0, 0, 2)
     both = combine_shells(sums[[0, 2]], np.array([11 / 4, 6.0]), shells[[0, 2]], 2, 2, 1.0)
     np.testing.assert_allclose([*both.squares, *both.noisy.flat], [4, 256 * 0.375 / np.log(2), 10, 1, 6, 0])
-    expected = 256 * (np.sqrt(32) + 6e-6) + 4 * 1e-6, 4 * (np.sqrt(96) + 10e-6)
-    np.testing.assert_allclose(both.denoised.pairs.values, expected)
-    assert both.denoised.total == pytest.approx(sum(expected))
+    of_both = 256 * (np.sqrt(32) + 6e-6) + 4 * 1e-6, 4 * (np.sqrt(96) + 10e-6)
+    np.testing.assert_allclose(both.denoised.pairs.values, of_both)
+    assert both.denoised.total == pytest.approx(sum(of_both))
 
 
 @pytest.mark.parametrize("shells", [1, 2])

@@ -165,8 +165,9 @@ def test_crosses_stand_in_circles_and_graphs_are_drawn_by_rounds_and_bytes(tmp_p
 @pytest.mark.nightly
 def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
     """Of Cheung et al. 2022, whose program adds vectors of arbitrary sign: a figure of its own says what that costs."""
-    drawn, steps = ("6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer", "9"), tmp_path / "steps"
-    drawn += ("images-digits-3", "12-", "14-")  # one of each kind: to draw figures is most of the work
+    sizes = "6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer", "9"
+    drawn = *sizes, "images-digits-3", "12-", "14-"  # one of each kind: to draw figures is most of the work
+    steps = tmp_path / "steps"
     honest = vertical._draw
 
     def few(results, folder):
@@ -255,8 +256,9 @@ def low_rank(n, *, noise=0.0, seed=0):
 
 def test_methods_of_streams_keep_a_low_rank_and_lose_no_more_than_their_bound():
     X = rows(500)
-    sketch = feed(FrequentDirections(12, 3), X).sketch
-    lost = np.linalg.eigvalsh(X.T @ X - sketch.T @ sketch)
+    directions = FrequentDirections(12, 3)
+    feed(directions, X)
+    lost = np.linalg.eigvalsh(X.T @ X - directions.sketch.T @ directions.sketch)
     assert lost.min() >= -1e-9 * np.vdot(X, X)
     assert 0 < 6 * lost.max() <= np.vdot(X, X)
 
@@ -271,17 +273,17 @@ def test_methods_of_streams_keep_a_low_rank_and_lose_no_more_than_their_bound():
     assert one.vectors.tobytes() == other.vectors.tobytes()
     # GROUSE stays orthonormal, and turns to the rows.
     X, basis = low_rank(4000)
-    method = Grouse(30, 4, rng=np.random.default_rng(2))
-    before = projector_distance(method.vectors, basis)
-    feed(method, X)
-    np.testing.assert_allclose(method.vectors.T @ method.vectors, np.eye(4), atol=1e-10)
-    assert projector_distance(method.vectors, basis) < 0.1 < before
+    grouse = Grouse(30, 4, rng=np.random.default_rng(2))
+    before = projector_distance(grouse.vectors, basis)
+    feed(grouse, X)
+    np.testing.assert_allclose(grouse.vectors.T @ grouse.vectors, np.eye(4), atol=1e-10)
+    assert projector_distance(grouse.vectors, basis) < 0.1 < before
     # SPIRIT follows a hidden variable.
     scores, (direction, *_) = np.random.default_rng(3).standard_normal((2000, 1)), np.linalg.qr(np.ones((30, 1)))[0].T
-    method = feed(Spirit(30, forgetting=0.96), scores * direction)
-    assert method.rank == 1
-    assert abs(method.vectors[:, 0] @ direction) > 1 - 1e-6
-    assert feed(Spirit(30, 1), low_rank(100)[0]).rank > 1
+    spirit, keen = Spirit(30, forgetting=0.96), Spirit(30, 1)
+    assert abs(feed(spirit, scores * direction).vectors[:, 0] @ direction) > 1 - 1e-6
+    feed(keen, low_rank(100)[0])
+    assert spirit.rank == 1 < keen.rank
 
 
 @pytest.mark.parametrize("method", [PowerMethod, FrequentDirections, Grouse, Spirit])
