@@ -340,8 +340,9 @@ def test_ties_of_a_block_have_no_bound():
     pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
     values = SPECTRUM.copy()
-    values[K] = values[K - 1]
-    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).count_needed(1.0, 6) is None
+    for end in (K, WIDTH):
+        values[K : end + 1] = values[K - 1]
+        assert Corrections(values, K, WIDTH, PARTIES, 1e-4).count_needed(1.0, 6) is None
 
 
 D, K, WIDTH, PARTIES = 120, 4, 14, 5
