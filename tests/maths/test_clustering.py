@@ -27,7 +27,14 @@ def test_centres_move_to_the_means_of_their_cells_and_chords_share_rows_out():
     assert objective == pytest.approx(expected @ ([0, 2] + harmony.CLUSTER_WIDTH * np.log(expected)))
     told = harmony.log_excess(np.array([[3.0, 1.0], [1.0, 3.0]]))
     np.testing.assert_allclose(told, np.log([[4 / 3, 2 / 3], [2 / 3, 4 / 3]]))
-    np.testing.assert_array_equal(harmony.normalise_rows(np.array([[3.0, 4.0], [0.0, 0.0]])), [[0.6, 0.8], [0, 0]])
+    units = harmony.normalise_rows(np.array([[3.0, 4.0], [0.0, 0.0], [0.0, 0.5]]))
+    np.testing.assert_array_equal(units, [[0.6, 0.8], [0, 0], [0, 1]])
+    steps, points = harmony.Steps.empty(2, 1, 2).begin_step(np.eye(2), np.zeros((2, 1))), drawn[0, :9]
+    added = harmony.BatchSums.from_scores(steps, iter([points[:4], points[4:]]), 0)
+    units = harmony.normalise_rows(points)
+    shares, objective = harmony.cluster_shares(units, np.eye(2), np.zeros(2))
+    np.testing.assert_allclose([added.units, added.sums], [shares.T @ units, shares.T @ points], rtol=1e-12)
+    assert [*added.counts, added.objective] == pytest.approx([*shares.sum(axis=0), objective.sum()])
 
 
 def test_a_step_of_a_mixture_counts_all_points_by_their_shares():

@@ -99,7 +99,8 @@ def test_what_is_left_out_of_a_factor_and_what_is_assumed_for_it():
     np.testing.assert_allclose(filled.times(np.eye(2)), np.diag([9.0, 1.0]), rtol=1e-15)
     assert filled.error == 1.0
     values, few = np.linalg.eigvalsh(scatter(rows(4, 6))), truncated_factor(rows(4, 6), 1)
-    assert (few.omitted, few.trace) == pytest.approx((values[-2], values.sum()), rel=1e-12)
+    error = np.linalg.norm(scatter(rows(4, 6)) - few.rows.T @ few.rows, 2)
+    assert (few.omitted, error, few.trace) == pytest.approx((values[-2], values[-2], values.sum()), rel=1e-12)
     assert plain.trace == pytest.approx(np.trace(scatter(rows(200))), rel=1e-12)
     first = about_zero(np.array([[3.0, 0.0]]), 5, 9.0, omitted=2.0, floor=1.0)
     second = about_zero(np.array([[0.0, 1.0]]), 4, 1.0, omitted=1.0, floor=0.25)

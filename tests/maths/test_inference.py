@@ -17,6 +17,7 @@ from fedpca_flwr.maths import marchenko_pastur as noise
 from fedpca_flwr.maths.eigen import fix_signs
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur, largest_gap, noise_variance
 from fedpca_flwr.maths.moments import Moments
+from fedpca_flwr.maths.new_rows import new_rows
 from tests.families import cut
 
 
@@ -206,7 +207,16 @@ def test_intervals_and_spikes_have_closed_forms():
     # Of groups of 10 and 30 rows with means 0 and 4, the squared distances to 3 over 40/10 - 1 and 40/30 - 1 are 3.
     found = inference.grouped_jackknife(np.array(3.0), np.array([4.0, 0.0]), np.array([10.0, 30.0]))
     np.testing.assert_allclose(found, [3, 3])
-    np.testing.assert_array_equal(inference.variance_units(np.array([4.0, 0.0, 1e-14])), [4, np.inf, np.inf])
+    units = inference.variance_units(2.0**-70 * np.array([4.0, 0.0, 1e-14]))
+    np.testing.assert_array_equal(units, [2.0**-68, np.inf, np.inf])
+    # A component far above the noise: its scores and the noise are off by what p directions of noise leak into it.
+    powers = 1 / np.arange(1.0, 4)  # of three variances that fall as the rank, as skew
+    first, second, third = (np.sum(powers**i) for i in (1, 2, 3))
+    p = first**2 / second
+    law = new_rows(np.array([1e6]), 10.0, 1 / (1 / p + 1 / 58), 60, 4)
+    assert law.mean_spe == pytest.approx(10 * (1 + 59 / 58 * (1 / 59 + 1 / 57)) * (1 + 1 / 60), rel=1e-6)
+    assert law.skew_directions / law.directions == pytest.approx(second**3 / third**2 / p, rel=1e-9)
+    assert [new_rows(np.arange(9.0, 0, -1), 1.0, 3.0, 60, d) is None for d in (11, 12)] == [True, False]
     assert inference.robust_intervals(np.array([2.0]), np.array([0.5]), 8, 0.5).tolist() == [[2, 2]]
     # Of kurtosis 3 in 8 rows the step is half a normal quantile.
     low, high = inference.robust_intervals(np.array([2.0]), np.array([3.0]), 8, 0.5)[0]

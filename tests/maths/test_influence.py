@@ -135,7 +135,7 @@ def test_a_lone_partys_components_turn_fully(monkeypatch):
     assert (axes, span < 1) == ([90, 90], True)
     for cheap in (0, influence.MAX_EXACT_COST):
         monkeypatch.setattr(influence, "MAX_EXACT_COST", cheap)
-        for *axes, span in turns(cut(rows(300, 5), 200, 100), 5):
+        for *axes, span in (turn for parts in ((200, 100), (300,)) for turn in turns(cut(rows(300, 5), *parts), 5)):
             assert span == 0 < min(axes)
         ((only,), *_) = found([rows(300)], 3)
         np.testing.assert_allclose([*only.components, *only.turn.axes, only.turn.span], [1] * 3 + [90] * 4)

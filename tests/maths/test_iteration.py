@@ -295,7 +295,8 @@ def test_sketches_err_by_what_they_say():
     assert sketch.outside_bound == pytest.approx(2.0**2 + 0.25 + sketch.error)
     sketch.products.add(np.eye(5)[:, 1:3], np.eye(5)[:, 1:3] * [4.25, 1.25])
     assert sketch.outside_bound == pytest.approx(0.25 + sketch.error)
-    assert RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.zeros((2, 4)), 1e-92)).error > 1e-92
+    for size in (0.0, 1e-40):
+        assert RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.full((2, 4), size), 1e-92)).error > 1e-92
     # What an answer differs from the Ritz pairs counts in its certificate.
     A, _ = matrix(40)
     found = BlockIteration(sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
@@ -339,8 +340,9 @@ def test_ties_of_a_block_have_no_bound():
     pairs = leading_eigenpairs(np.diag([3.0, 2.0, 2.0, 1.0]), 3)
     assert corrected_angle_bound(pairs, 2, 1e-9, 1e-9, None)[0] == 90.0
     values = SPECTRUM.copy()
-    values[K] = values[K - 1]
-    assert Corrections(values, K, WIDTH, PARTIES, 1e-4).count_needed(1.0, 6) is None
+    for end in (K, WIDTH):
+        values[K : end + 1] = values[K - 1]
+        assert Corrections(values, K, WIDTH, PARTIES, 1e-4).count_needed(1.0, 6) is None
 
 
 D, K, WIDTH, PARTIES = 120, 4, 14, 5

@@ -156,6 +156,7 @@ def test_results_have_the_same_bits_with_any_number_of_threads(data, small_chunk
 
     one = results(1)
     np.testing.assert_allclose(unpack_symmetric(one[3], 300) @ V, one[-1], rtol=1e-10, atol=1e-6)
+    np.testing.assert_allclose(unpack_symmetric(one[3], 300).diagonal(), one[-2], rtol=1e-10)
     for threads in (2, 4):
         assert all(np.array_equal(a, b) for a, b in zip(one, results(threads), strict=True))
 

@@ -33,6 +33,7 @@ PARTS = st.sampled_from([-1.0, 1.0, -0.7e-3, 1 / 3 * 1e-17])
 @settings(max_examples=150, deadline=None)
 @given(st.floats(1e-200, 1e250), st.sampled_from([1, 2, 3, 7, 31, 200]), st.integers(1, 4), PARTS, st.booleans())
 @example(1.0, 1000, 1, 1.0, False)
+@example(1e-285, 3, 1, 1.0, False)
 def test_no_sum_at_its_limit_overflows(limit, parties, words, part, alone):
     """Take equal shares, or the full sum at a single party, of the limit or far below it."""
     layout = Layout({"x": np.array([limit])}, words)
@@ -48,6 +49,8 @@ def test_sums_round_to_the_nearest_step_and_other_shapes_are_refused():
     steps = [Layout({"x": np.ones(1)}, words).resolution() for words in range(1, 5)]
     assert steps == [2.0**-63, 2.0**-106, 2.0**-149, 2.0**-192]
     assert summed(Layout({"x": np.array([2.0**62])}), [np.array([0.75])] * 3) == (3, 3.0)  # a step of 1
+    many = np.arange(secure.BLOCK_VALUES + 1.0)  # with one limit for all
+    assert summed(Layout({"x": np.broadcast_to(many.sum(), many.shape)}), [many, many])[1].tolist() == [*(2 * many)]
     layout, values = Layout({"x": np.full((3, 4), 100.0)}), np.random.default_rng(0).standard_normal((20, 3, 4))
     assert summed(layout, values)[1].tobytes() == summed(layout, values[::-1])[1].tobytes()
     # Words that do not open are any: they become numbers, without a warning.
@@ -169,7 +172,7 @@ def test_gaps_and_arcs_are_those_of_all_placements(parties, colluding, degree):
 
 
 def test_degrees_are_even_and_the_least_that_are_enough():
-    assert secure.expected_arcs(10, 9, 2) == secure.expected_arcs(10, 3, 4) == 0
+    assert {secure.expected_arcs(*case) for case in ((10, 9, 2), (10, 3, 4), (4, 2, 6), (5, 5, 2))} == {0}
     # Half of the neighbours stand on either side.
     assert {secure.min_degree(60, colluding, 20) % 2 for colluding in range(2, 50)} == {0}
     for parties in (51, 60, 100, 300):
@@ -333,5 +336,6 @@ def test_one_sum_gives_the_scatter_between_parties(offset):
     np.testing.assert_allclose(pooled.mean, means + [-1.25, 1.25, 0.0], rtol=1e-15)
     scatter = module.centre_scatter(tuple(part["x"] for part in layout.decode(words)), pooled)
     np.testing.assert_allclose(scatter[[0, 1, 3]], [between, -between, between], rtol=1e-9)
-    diagonal = module.pooled_diagonal(40, whole(totals), whole(squares))
-    np.testing.assert_allclose(diagonal, [between, between, 0.0], rtol=1e-14, atol=0)
+    for exponent in (400, 1000):
+        diagonal = module.pooled_diagonal(40, whole(totals), whole(squares, exponent))
+        np.testing.assert_allclose(diagonal, [between, between, 0.0], rtol=1e-14, atol=0)

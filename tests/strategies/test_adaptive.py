@@ -9,7 +9,7 @@ from fedpca_flwr import run
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
 from fedpca_flwr.errors import ContractError, DisclosureError
-from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey
+from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey, make_survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, entropy_bits
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
@@ -131,7 +131,15 @@ def test_what_is_pooled_of_surveys_in_numbers():
     entropy = [-sum(share * np.log2(share) for share in shares) for shares in ((9 / 16, 7 / 16), (3 / 4, 1 / 4))]
     of_score = (30 / 130, 0.75 / np.hypot(1.5, 1), entropy[0] - entropy[1] / 4 - 3 / 4, 0.75 / 2.5)
     assert list(forecast.heterogeneity.as_dict().values()) == pytest.approx([np.mean(of_score), *of_score])
+    huge = [replace(one, sketch=1e200 * one.sketch, variances=1e200 * one.variances) for one in (first, second)]
+    covariances = Forecast.from_surveys(huge).heterogeneity.covariances
+    assert covariances == pytest.approx(of_score[1])  # their squares are beyond float64
     assert Heterogeneity(0.5, 3.0, 0.1, 0.4).score == 0.5
+    wide, narrow = (make_survey(rows(20, 3) @ rows(40, 3).T, np.eye(40)[:, :3], most) for most in (39, 40))
+    for one, other in ((wide.spectrum, narrow.spectrum), (wide.sketch, narrow.sketch)):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+    np.testing.assert_allclose(wide.variances, narrow.variances)
+    assert (wide.coded.any(), narrow.coded.all()) == (False, True)
     few = Forecast.from_surveys([survey(1, [3, 0, 0, 0]), survey(2, [2.5, 1, 0, 0])])
     assert few.spectrum.tolist() == [5, 3, 2, 0]  # as if no two parties shared a direction
     # A step is in mean variances of all rows, and a party's list of bytes is in mean variances of the party's rows.
