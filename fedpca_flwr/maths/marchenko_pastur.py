@@ -38,7 +38,7 @@ def law_median(ratio: float) -> float:
     # x = 1 + ratio - 2 sqrt(ratio) cos(angle) turns the density sqrt((b - x)(x - a)) / x dx into sin^2 / x d(angle)
     angle = np.linspace(0, np.pi, 20001)
     x = 1 + ratio - 2 * np.sqrt(ratio) * np.cos(angle)
-    mass = np.divide(np.sin(angle) ** 2, x, out=np.zeros_like(x), where=x > 0)
+    mass = np.divide(np.sin(angle) ** 2, x, out=np.ones_like(x), where=x > 0)  # of 0 / 0 at ratio 1 the limit is 1
     below = np.concatenate([[0], np.cumsum(mass[1:] + mass[:-1])])
     return float(np.interp(below[-1] / 2, below, x))
 

@@ -98,8 +98,8 @@ def test_rules_of_few_numbers_and_the_law_of_noise():
     # Of two features the ratio is 1, where singular values have the law of a quarter circle with radius 2.
     median = brentq(lambda s: s * np.sqrt(4 - s**2) / 2 + 2 * np.arcsin(s / 2) - np.pi / 2, 0, 2) ** 2
     values = np.array([5.0, 3.0])
-    np.testing.assert_allclose(noise.noise_variance(values, 3, 2), 4 / median, rtol=1e-3)
-    np.testing.assert_allclose(noise.noise_edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-3)
+    np.testing.assert_allclose(noise.noise_variance(values, 3, 2), 4 / median, rtol=1e-7)
+    np.testing.assert_allclose(noise.noise_edge(values, 3, 2), 4 / median * (1 + 1) ** 2, rtol=1e-7)
     for n in (101, 301, 601, 3001):
         values = spectrum(np.random.default_rng(4).standard_normal((n, 300)))[: n - 1]
         np.testing.assert_allclose(noise.law_median(300 / (n - 1)), np.median(values), rtol=0.02)
