@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.node_config import OTHER_DATABASE, NodeConfig
 from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.data.table import require_complete
 from fedpca_flwr.errors import ConfigError, DataError, PartyError
@@ -188,6 +188,7 @@ def test_what_is_wrong_is_named_here_and_not_there(url):
         with refused(kind, *named) as caught:
             read_query(url, select, label="label" if "label" in select else "")
         assert local in caught.value.local
+        assert "SELECT" not in caught.value.local  # which may have values
         for text in ("patient", "visit", "weigth", "born", "site@", "cohort"):
             assert text not in str(caught.value)
         assert "patient" not in caught.value.local
@@ -294,10 +295,11 @@ def test_who_is_not_let_in_is_told_without_a_name(server, monkeypatch, tmp_path)
     monkeypatch.setenv("PGPASSFILE", str(tmp_path / "none"))
     user = "dr-jekyll"
     for url in (server.url.replace("site@", f"{user}@"), f"postgresql://{user}@127.0.0.1:1/x"):
-        with refused(DataError, "'data'") as caught:
-            read_query(url, SELECT)
-        assert user not in str(caught.value) + caught.value.local
-        assert "127.0.0.1" in caught.value.local
+        for opened in (partial(read_query, url, SELECT), databases.SESSIONS[OTHER_DATABASE](url).__enter__):
+            with refused(DataError, "'data'") as caught:
+                opened()
+            assert user not in str(caught.value) + caught.value.local
+            assert "127.0.0.1" in caught.value.local
     for place in ("postgresql://dr%ZZ@db/x", "postgresql://dr@db/x?colour=dr"):  # which libpq alone refuses
         with refused(ConfigError, "'data'") as caught:
             read_query(place, SELECT)
