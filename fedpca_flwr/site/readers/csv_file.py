@@ -128,7 +128,8 @@ def _batches(table: CsvTable, size: int) -> Iterator[Any]:
     dropped = [line for line in sorted(csv_format.skipped) if line <= table.start]
     if csv_format.comments or csv_format.separator == " " or len(dropped) < len(csv_format.skipped):
         dropped.clear()
-        parts: Iterator[bytes] = map(str.encode, csv_format.lines(dropped))
+        as_it_is = "surrogateescape"  # bytes that are no text stay such, so that Arrow refuses them as in other files
+        parts: Iterator[bytes] = (line.encode(errors=as_it_is) for line in csv_format.lines(dropped, as_it_is))
         encoding = "utf8"
     else:
         parts = csv_format.parts()

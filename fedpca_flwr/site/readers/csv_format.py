@@ -123,14 +123,14 @@ class CsvFormat:
         with self.open() as stream:
             yield from iter(partial(stream.read, 2**20), b"")
 
-    def lines(self, dropped: list[int] | None = None) -> Iterator[str]:
+    def lines(self, dropped: list[int] | None = None, errors: str = "replace") -> Iterator[str]:
         """Yield the lines of the file with runs of separating spaces as one; comments and skipped lines become empty.
 
         A line that is a row of numbers is no comment, and neither is one inside a quoted cell. The numbers of the lines
-        that become empty are appended to ``dropped``.
+        that become empty are appended to ``dropped``. ``errors`` says what becomes of bytes that are no text.
         """
         in_quotes = False
-        with io.TextIOWrapper(self.open(), self.encoding, errors="replace") as stream:
+        with io.TextIOWrapper(self.open(), self.encoding, errors=errors) as stream:
             for number, line in enumerate(stream, 1):
                 is_comment = self.comments and not in_quotes and line.lstrip().startswith(self.comments)
                 if number in self.skipped or (is_comment and not self.is_row(line)):
