@@ -65,6 +65,8 @@ def test_what_rounding_the_mean_lost_is_subtracted():
     assert found.energy == pytest.approx(300 * 2 / 9, rel=1e-12)
     assert abs((found.T @ np.ones((300, 1))).item()) < 1e-9
     np.testing.assert_allclose(found @ np.ones((1, 1)), found.X, atol=1e-12)
+    last_digit = np.repeat(1 + np.finfo(float).eps * np.array([[0.0], [0.0], [1.0]]), 100, axis=0)
+    assert not prepare_columns(last_digit, scale=True).X.any()  # not a feature of deviation 1
     # Columns 1 and 3 about 1.5, whose mean is half a unit above, in units of 2.
     of_two = np.array([[1.0], [3.0]]), np.array([1.5]), np.array([0.5]), np.array([2.0]), np.array([False])
     found = columns.Columns(*of_two)
@@ -82,9 +84,8 @@ def test_directions_of_the_authors_program():
     basis, following = columns.merge_directions([own], 1)
     np.testing.assert_allclose(np.abs(basis), [[1.0], [0.0]], atol=1e-15)
     assert following == pytest.approx(4.0)
-    # Rows of two columns that differ by 2, and by 0: the first has a variance of 2.
-    factor = columns.row_covariance_factor(np.array([[1.0, 3.0], [2.0, 2.0]]))
-    np.testing.assert_array_equal(factor @ factor.T, [[2.0, 0.0], [0.0, 0.0]])
+    factor = columns.row_covariance_factor(drawn)
+    np.testing.assert_allclose(factor @ factor.T, np.cov(drawn))
     found = columns.orthogonal_direction(np.array([2.0, 0.0, 0.0]), np.eye(3)[:, :1])
     np.testing.assert_array_equal(found, [0.0, 1.0, 0.0])
     assert columns.default_gamma(np.ones((3, 2))) == 1

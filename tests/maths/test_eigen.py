@@ -43,6 +43,7 @@ def test_only_the_lower_triangle_is_read_and_no_pair_of_a_cluster_is_lost():
         found = leading_eigenpairs(garbage, 3, overwrite_upper=overwrite)
         np.testing.assert_array_equal([*found.vectors, found.values], [*expected.vectors, expected.values])
         np.testing.assert_array_equal(np.tril(garbage), np.tril(S))
+    assert expected.residual_directions(garbage) == pytest.approx(SLOW[3:].sum() ** 2 / np.square(SLOW[3:]).sum())
     # For 13 of these seeds LAPACK's MRRR returns too few pairs at the edge of a cluster, without a word.
     values = np.r_[9.0, 9, 4, np.ones(57)]
     for seed in range(150):
@@ -74,10 +75,10 @@ def test_a_fraction_takes_components_until_it_is_reached():
     counts = dict.fromkeys((0.7, np.nextafter(0.7, 0), np.nextafter(0.7, 1), 0.7 - 1e-15), 3)
     counts |= {0.69: 2, 0.71: 3, 0.39: 1, 1 - 1e-9: 4}
     assert {share: eigen.count_to_exceed_share(values, values.sum(), share) for share in counts} == counts
-    S = np.asfortranarray(np.diag([4.0, 2.0, 1.0, 1.0]))
+    S = np.asfortranarray(np.diag([4.0, 2.0, 1.0, 1.0]) / 8)
     assert [leading_eigenpairs(S, fraction).values.size for fraction in (0.49, 0.5, 0.75, 0.99)] == [1, 2, 3, 4]
-    # Of 8 in the matrix, 4 are more than 0.45; of 10 in all they are not.
-    assert [leading_eigenpairs(S, 0.45, total=total).values.size for total in (8.0, 10.0)] == [1, 2]
+    # Of 1 in the matrix, a half is more than 0.45; of 1.25 in all it is not.
+    assert [leading_eigenpairs(S, 0.45, total=total).values.size for total in (1.0, 1.25)] == [1, 2]
     pairs = Eigenpairs(np.array([5.0, 3.0, 1.0]), np.eye(4)[:, :3], 0.5)
     assert [pairs.leading(k).following for k in (1, 2, 3)] == [3.0, 1.0, 0.5]
 
@@ -104,7 +105,7 @@ def test_bounds_on_angles_in_closed_form():
     assert resolution(pairs).angle == pytest.approx(eigen.sine_theorem(0.1, 5 - 0.19 - 0.1))
     assert resolution(replace(pairs, error=3.0)).angle == 90
     assert [eigen.certificate_text(angle) for angle in (90.0, 89.5)] == ["no bound", "90 degrees at most"]
-    bounds = {1.04: "1.1", 1.06: "1.1", 2.0: "2", 9.91e-7: "1e-06", 3.1e-8: "3.1e-08"}
+    bounds = {1.04: "1.1", 1.06: "1.1", 2.0: "2", 0.1: "0.1", 9.91e-7: "1e-06", 3.1e-8: "3.1e-08"}
     assert {bound: eigen.format_upper_bound(bound) for bound in bounds} == bounds  # few digits, of no less than it is
     for bound, digits in product((0.0, 1.04e-7, 5.64e-7, 9.949e-3, 1.0, 1.001, 0.3, 89.99), (1, 2)):
         assert bound <= float(eigen.format_upper_bound(bound, digits=digits)) <= bound * (1 + 10.0 ** (1 - digits))
@@ -151,6 +152,7 @@ def test_spectral_norm_bounds_are_never_too_small():
     for d in (5, 600):  # whatever the sign and the unit
         norms.append(eigen.spectral_norm(np.diag(1e200 * np.linspace(-2, 1, d))) / 2e200)
     assert 1 <= min(norms) <= max(norms) <= 1.0101
+    assert eigen.spectral_norm(np.zeros((2, 2))) == 0
 
 
 @pytest.mark.parametrize("d", [6, 500])

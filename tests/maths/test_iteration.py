@@ -136,6 +136,7 @@ def test_the_plain_iteration_takes_longer_and_product_errors_end_one():
     plain, angle = iterate(values, k=4, width=8, accelerated=False)
     assert angle <= plain.certificate + 1e-10
     assert plain.product_count > iterate(values, k=4, width=8)[0].product_count
+    assert not on_axes(2, [4.0, 3.0, 1.0], 1, trace=8.0)[0].proven  # of one vector no bound was tried
     # They are not random: what the sketch has left out they do not show.
     rows = np.diag([2.0, 1.0])[:, [0, 1, 1, 1]] * [1, 1, 0, 0]
     sketch = RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), rows, 10.0, 5.0))
@@ -151,6 +152,14 @@ def test_the_plain_iteration_takes_longer_and_product_errors_end_one():
     assert principal_angles(found.pairs.vectors, basis[:, :4]).max() <= found.certificate
     told = "stopped after reaching the products' precision, 9e-08 of the largest variance, with an angle"
     assert [note.startswith(told) for note in shortfall_notes(found, "max-rounds = 100")] == [True]
+    # What float16 leaves is mended by products in full of the first vectors, once no other product helps.
+    A, basis = with_spectrum(0.8 ** np.arange(60))
+    found, done = begin(0.8 ** np.arange(60), k=3, width=6, rounded=True), False
+    while not done:
+        AV, again = A @ found.block, None if found.renewal_vectors is None else A @ found.renewal_vectors
+        short = AV.astype(np.float16).astype(float)
+        done = found.add(found.block, short, error=float(np.linalg.norm(short - AV)), renewal_product=again)
+    assert principal_angles(found.pairs.vectors, basis[:, :3]).max() <= found.certificate <= 1e-6
 
 
 @pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-3])
@@ -246,9 +255,10 @@ def test_notes_say_what_ended_an_iteration():
     assert describe_cuts(cuts) == "1, 5 each, 2 to 4 and 6 to 7 as subspaces, to 4e-07 degrees"
     assert describe_cuts([(3, 0.5)]) == "1 to 3 as a subspace, to 0.5 degrees"
     assert describe_cuts([(1, 0.25), (2, 0.25), (4, 0.125)]) == "1 to 2 each, 3 to 4 as a subspace, to 0.5 degrees"
-    ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=4, cuts=[(3, 1e-7)])
-    told = "3 of 4 components certified: 1 to 3 as a subspace, to 1e-07 degrees; component 4 lies in the noise"
-    assert shortfall_notes(ended_by_noise, "") == [told]
+    for k, rest in ((4, "component 4 lies"), (5, "components 4 to 5 lie")):
+        ended_by_noise = SimpleNamespace(converged=False, above_edge=3, k=k, cuts=[(3, 1e-7)])
+        told = f"3 of {k} components certified: 1 to 3 as a subspace, to 1e-07 degrees; {rest} in the noise"
+        assert shortfall_notes(ended_by_noise, "") == [told]
     by_all = SimpleNamespace(converged=False, above_edge=0, precision_limited=False, accelerated=True, cuts=[], k=4)
     vars(by_all).update(determined_count=3, products=SimpleNamespace(room=0), certificate=0.5, tolerance=1e-6)
     told = "an angle of 0.5 degrees at most, of the first 3 components; wanted 1e-06 degrees"

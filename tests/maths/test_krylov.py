@@ -343,9 +343,15 @@ def test_a_probe_adds_what_the_first_vectors_get_wrong():
     A[0, 2] = A[2, 0] = 0.3
     probe = angle_bounds.Probe(pairs_with(pairs.values, (A - np.diag(A.diagonal()))[:, :2], 0.01), 2, 5.0, 8, turn=0)
     V = probe.block + 0.1 * np.eye(10)[:, :1]
-    error = 0.01 * 0.1 * np.sqrt(8) / np.linalg.svd(probe.block, compute_uv=False)[-1]
-    probe.add(V, A @ V, error=0.0)
+    error = (0.02 + 0.01 * 0.1 * np.sqrt(8)) / np.linalg.svd(probe.block, compute_uv=False)[-1]
+    probe.add(V, A @ V, error=0.02)
     assert probe.ceilings(5.0)[2] == pytest.approx(1 + 2 * error, rel=1e-9)
     known = probe.all_products()
     np.testing.assert_allclose(known.AQ, A @ known.Q, atol=1e-12)
     assert known.error == pytest.approx(np.hypot(0.01, error), rel=1e-9)
+    # A column with a residual r has r / (5 - 1) of what hides above 5: twice that is no more than it shows at least.
+    for shown, ceilings in ((1 - 1e-6, {1: 5.0}), (1 + 1e-6, {})):
+        probe = angle_bounds.Probe(pairs_with(np.array([9.0]), np.zeros((10, 1))), 1, 5.0, 1, turn=0)
+        product = np.eye(10)[:, 1:2] + 2 * shown * least_overlap(1, 1) * np.eye(10)[:, 2:3]
+        probe.add(np.eye(10)[:, 1:2], product, error=0.0)
+        assert probe.ceilings(5.0) == pytest.approx(ceilings)

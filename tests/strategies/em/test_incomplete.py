@@ -185,9 +185,9 @@ def test_anderson_takes_far_fewer_steps_and_finds_a_fixed_point():
             at_rest.add(np.ones(2), objective)
             np.testing.assert_array_equal(at_rest.point, np.ones(2))
     found = Anderson(np.zeros(1), lambda point: True)
-    found.add(np.ones(1), 0.0)
-    # Half way to 2; a lower one, after which the last image is the point; and half way again.
-    for image, height, point in ((1.5, 1.0, 2.0), (5.0, -1.0, 1.5), (1.75, 0.0, 1.75)):
+    found.add(np.ones(1), 1.0)
+    # Half way to 2, as low as rounding; a lower one, after which the last image is the point; and half way again.
+    for image, height, point in ((1.5, 1.0 - 1e-10, 2.0), (5.0, -1.0, 1.5), (1.75, 0.0, 1.75)):
         found.add(np.array([image]), height)
         np.testing.assert_allclose(found.point, [point])
     found = Anderson(np.zeros(2), lambda point: True)
