@@ -86,6 +86,13 @@ def test_a_run_shows_no_more_than_a_site_allows():
         card = SimpleNamespace(name="some", exposes=exposes[0], beyond_moments="")
         with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
             policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
+    sums = SimpleNamespace(sum_disclosures={"other": "its size", "another": "its mean"})
+    for rules, sums_only, unpermitted in (
+        *(({}, True, []), (FILE, False, []), (FILE, True, ["'other'", "'another'"]), (NAMED, True, ["'another'"])),
+        ({**FILE, "allowed-methods": "some, other, another"}, True, []),
+    ):
+        with refused(DisclosureError, "'allowed-methods'", *unpermitted) if unpermitted else nullcontext():
+            policy.permit_sums(node(**rules), card, sums, sums_only=sums_only)
 
 
 def test_a_run_is_as_private_as_a_site_demands_and_has_a_journal_and_a_budget():
@@ -214,6 +221,12 @@ def test_other_weights_of_the_same_rows_are_refused(tmp_path):
     ask(tmp_path / "refuse-same", "7", X, repeat="allow", weights=unit_weights)
     weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
+    gaps, run = rows(20), partial(ask, tmp_path / "gaps", by_gaps=True)
+    gaps[:10, 0] = np.nan
+    run("1", gaps)
+    run("2", np.vstack([gaps[10:], rows(20, seed=1)]))  # no row with the same gaps
+    with refused(DisclosureError, "'min-rows' = 5"):  # a row more with the same gaps
+        run("3", np.vstack([gaps, gaps[:1] + 1, rows(25, seed=1)]))
 
 
 def test_bounds_count_once_a_run(tmp_path):
