@@ -168,10 +168,12 @@ def test_rows_are_held_in_memory_or_read_each_time_and_not_written_to_a_disk(sha
     remains = tmp_path / "journal0" / "rows.0123456789abcdef"
     remains.mkdir(parents=True)
     (remains / "values").write_bytes(b"12345678")
+    (remains.parent / "rows.csv").touch()  # a file of the site's own, which stays
     finish(run_of("sub-it", tmp_path, monkeypatch))
     assert (min(passes.values()) > 1) == (share == 0)
     written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
-    assert written == {name for party in range(3) for name in (f"{party}.csv", f"journal{party}/site.sqlite")}
+    files = {name for party in range(3) for name in (f"{party}.csv", f"journal{party}/site.sqlite")}
+    assert written == files | {"journal0/rows.csv"}
     assert not remains.exists()
 
 

@@ -145,6 +145,7 @@ def test_a_question_is_known_again_by_a_later_process(tmp_path):
     assert progress() == "new"
     FileJournal(str(tmp_path), "1", 0).begin("sums", "d1", b"one", lambda answered: None)
     assert [progress(), progress("d2"), progress(run="2")] == ["computing", "new", "new"]
+    assert [FileJournal(str(tmp_path), "1", party).has_begun() for party in (0, 1)] == [True, False]
     FileJournal(str(tmp_path), "1", 0).record_answer("sum", 8, str)
     assert [progress(), progress(configuration=b"other")] == ["answered", "new"]
     FileJournal(str(tmp_path), "1", 0).complete()  # the last reply may be lost, too

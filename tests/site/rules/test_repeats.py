@@ -86,6 +86,13 @@ def test_a_run_shows_no_more_than_a_site_allows():
         card = SimpleNamespace(name="some", exposes=exposes[0], beyond_moments="")
         with nullcontext() if permitted else refused(DisclosureError, "'may-show'"):
             policy.permit_exposure(node(**rules), card, SimpleNamespace(exposes=exposes[1]))
+    sums = SimpleNamespace(sum_disclosures={"other": "its size", "another": "its mean"})
+    for rules, sums_only, unpermitted in (
+        *(({}, True, []), (FILE, False, []), (FILE, True, ["'other'", "'another'"]), (NAMED, True, ["'another'"])),
+        ({**FILE, "allowed-methods": "some, other, another"}, True, []),
+    ):
+        with refused(DisclosureError, "'allowed-methods'", *unpermitted) if unpermitted else nullcontext():
+            policy.permit_sums(node(**rules), card, sums, sums_only=sums_only)
 
 
 def test_a_run_is_as_private_as_a_site_demands_and_has_a_journal_and_a_budget():
@@ -119,8 +126,11 @@ def test_a_run_is_as_private_as_a_site_demands_and_has_a_journal_and_a_budget():
 def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
     (tmp_path / "file").touch()
     scores, loadings = (str(tmp_path / "file" / name) for name in ("scores.npy", "loadings.npz"))
-    with refused(ConfigError, "'scores'", "'loadings'"):
-        policy.require_files(node(scores=scores, loadings=loadings))
+    (tmp_path / "model.npz").mkdir()
+    for unwritable in (scores, str(tmp_path / "scores.txt")):
+        with refused(ConfigError, "'scores'", "'loadings'", "'model'"):
+            policy.require_files(node(scores=unwritable, loadings=loadings, model=str(tmp_path)))
+    policy.require_files(node(scores=str(tmp_path / "scores.eigenvec"), data="people.bed"))
 
 
 @pytest.mark.parametrize(("rounded", "n_excluded", "min_values"), [(1, 0, 10), (10, 0, 13), (1, 4, 14), (10, 4, 23)])
@@ -211,6 +221,12 @@ def test_other_weights_of_the_same_rows_are_refused(tmp_path):
     ask(tmp_path / "refuse-same", "7", X, repeat="allow", weights=unit_weights)
     weighted = weight_rows(X, weights), weight_rows(X, weights[::-1])
     assert len({rows_digest(b"key", weighting) for weighting in (X, *weighted)}) == 3
+    gaps, run = rows(20), partial(ask, tmp_path / "gaps", by_gaps=True)
+    gaps[:10, 0] = np.nan
+    run("1", gaps)
+    run("2", np.vstack([gaps[10:], rows(20, seed=1)]))  # no row with the same gaps
+    with refused(DisclosureError, "'min-rows' = 5"):  # a row more with the same gaps
+        run("3", np.vstack([gaps, gaps[:1] + 1, rows(25, seed=1)]))
 
 
 def test_bounds_count_once_a_run(tmp_path):
@@ -221,6 +237,24 @@ def test_bounds_count_once_a_run(tmp_path):
     for run, rows_of_run in (("1", X), ("3", X[:19])):
         with refused(DisclosureError, 3, "'bound'"):
             repeats(tmp_path, run, rows_of_run).permit_bound(8.5)
+    repeats(tmp_path, "4", X).permit_bound(9.0)  # whose answer was had
+    for bound in (1.0, 2.0, 3.0, 4.0):  # each beyond the one before, so each tells something new
+        with refused(DisclosureError if bound == 4 else DataError, "'bound'"):
+            repeats(tmp_path / "2", str(bound), X).permit_bound(bound)
+
+
+@pytest.mark.parametrize(
+    ("kind", "permit"), [("harmonised", RepeatRules.permit_slopes), ("blind", RepeatRules.permit_blind)]
+)
+def test_what_a_journal_holds_of_the_same_rows_refuses_another_choice(kind, permit, tmp_path):
+    """Events by another name would lose what the journals of earlier versions hold."""
+    X, journal = rows(20), FileJournal(str(tmp_path), "1", 0)
+    journal.remember(kind, rows_digest(journal.data_key, X), lambda same, rest: "before")
+    with refused(DisclosureError, "repeat='allow'"):
+        permit(repeats(tmp_path, "2", X), "now")
+    permit(repeats(tmp_path, "3", X), "before")
+    permit(repeats(tmp_path, "4", X[1:]), "now")
+    permit(repeats(tmp_path, "5", X, repeat="allow"), "now")
 
 
 def test_a_budget_is_spent_to_its_end_and_not_beyond(tmp_path):
