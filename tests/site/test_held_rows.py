@@ -166,14 +166,16 @@ def test_rows_are_held_in_memory_or_read_each_time_and_not_written_to_a_disk(sha
     """What versions before 0.3 have left in the journal's folder goes, too."""
     monkeypatch.setattr(held_rows, "MEMORY_SHARE", share)
     remains = tmp_path / "journal0" / "rows.0123456789abcdef"
-    remains.mkdir(parents=True)
+    for own in ("rows.csv", "rows.parquet/part-0.parquet"):  # of the site, which stay
+        (remains.parent / own).parent.mkdir(parents=True, exist_ok=True)
+        (remains.parent / own).touch()
+    remains.mkdir()
     (remains / "values").write_bytes(b"12345678")
-    (remains.parent / "rows.csv").touch()  # a file of the site's own, which stays
     finish(run_of("sub-it", tmp_path, monkeypatch))
     assert (min(passes.values()) > 1) == (share == 0)
     written = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
     files = {name for party in range(3) for name in (f"{party}.csv", f"journal{party}/site.sqlite")}
-    assert written == files | {"journal0/rows.csv"}
+    assert written == files | {"journal0/rows.csv", "journal0/rows.parquet/part-0.parquet"}
     assert not remains.exists()
 
 

@@ -101,7 +101,7 @@ class FileJournal(journal.Journal):
             try:
                 if not answered:
                     self._drop_silent(database)
-                    for copied in Path(self.folder).expanduser().glob("rows.*"):  # of versions before 0.3
+                    for copied in Path(self.folder).expanduser().glob("rows." + "[0-9a-f]" * 16 + "*"):  # before 0.3
                         shutil.rmtree(copied, ignore_errors=True)
                     self._store_value(database, "configuration", configuration)
                 elif (stored := self._load_value(database, "configuration")) != configuration:

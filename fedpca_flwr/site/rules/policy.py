@@ -185,7 +185,7 @@ def permit_levels(node: NodeConfig, table: Table, names: Sequence[str]) -> None:
 
 
 def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> None:
-    """Raise DisclosureError for fewer rows than `min-rows`; with weights by effective size ``(sum w)^2 / sum w^2``."""
+    """Raise DisclosureError for fewer rows than `min-rows`; with weights by their sum over the largest of them."""
     if rows < node.min_rows:
         rounded = f" and 'round-rows' = {node.round_rows}" if node.round_rows > 1 else ""
         raise DisclosureError(
@@ -194,9 +194,7 @@ def permit_rows(node: NodeConfig, rows: int, weights: Array | None = None) -> No
         )
     if weights is None:
         return
-    shares = weights / weights.max()  # squares of weights may be infinite; and zero
-    total = float(shares.sum())
-    if min(total, total**2 / float(shares @ shares)) * (1 + 1e-9) < node.min_rows:
+    if float((weights / weights.max()).sum()) * (1 + 1e-9) < node.min_rows:
         raise DisclosureError(
             "the weights of this site's rows leave sums with effectively fewer rows than the site's minimum "
             f"(node-config 'min-rows' = {node.min_rows}), or give one row too large a share: add rows, run with more "

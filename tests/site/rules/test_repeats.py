@@ -57,7 +57,7 @@ def test_a_limit_itself_is_allowed_and_what_is_beyond_it_refused():
 
 
 def test_no_answer_is_over_few_rows_whatever_weighs_them():
-    """Two numbers count: the effective number of rows, and the number of rows as heavy as the heaviest."""
+    """What counts is the number of rows as heavy as the heaviest."""
     for weights, fits in (
         *((np.ones(n), n == 10) for n in (10, 9)),
         (np.full(100, 1e-200), True),
