@@ -21,10 +21,12 @@ SHORT = {"secure_aggregation": True, "bound": 100.0}
 SERIES = {
     "quantise": [{"codec": "quantise", "bits": bits} for bits in (6, 12, 20, 32)],
     "shared-step": [{"codec": "shared-step", "step": step} for step in (1e-2, 1e-4, 1e-6)],
-    "low-rank": [{"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))],
+    "low-rank": [
+        *({"codec": "low-rank", "rank": rank, "bits": bits} for rank, bits in ((8, 8), (16, 12), (40, 24))),
+        {"codec": "low-rank", "rank": 40, "wire": "float64"},
+    ],
     "sketch": [{"codec": "sketch", "rank": rank, "bits": 32} for rank in (8, 20, 40)],
 }
-SERIES["low-rank"].append({"codec": "low-rank", "rank": 40, "wire": "float64"})
 ORTHONORMAL = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 15)))[0]
 TALL = ORTHONORMAL[:, :14]
 BLOCKS = [(ORTHONORMAL, 8, "15 .*14"), (TALL, 33, "33 .*14 .*32"), (TALL[:39], 8, "decode")]
