@@ -101,7 +101,7 @@ def failure_texts(record: Record) -> list[str]:
     by_error: dict[str, list[int]] = {}
     for seed, error in ({} if "error" in record else record.get("failures", {})).items():
         by_error.setdefault(error, []).append(seed)
-    return [f"seed {', '.join(map(str, seeds))} failed: {error}" for error, seeds in by_error.items()]
+    return [f"seed{'s'[: len(seeds) - 1]} {', '.join(map(str, seeds))} failed: {error}" for error, seeds in by_error.items()]
 
 
 def axes_with_values(records: Sequence[Record]) -> list[str]:

@@ -11,7 +11,9 @@ noise, in the tests of attacks, is right as often today as tomorrow.
 import gc
 import os
 import random
+import sys
 from collections.abc import Generator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,6 +24,10 @@ from fedpca_flwr.protocol.card import method_questions
 
 DEPLOYMENTS = "tests/deployment/"
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # of the processes that tests start
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # which images set: each process would compile all modules
+    BYTECODE = TemporaryDirectory()
+    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = BYTECODE.name
+    sys.dont_write_bytecode = False
 
 
 def pytest_configure() -> None:

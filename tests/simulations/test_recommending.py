@@ -186,11 +186,11 @@ def test_seeds_that_failed_are_told_and_what_is_recommended_every_seed_keeps(sev
     runs = [run for run in several if (run["method"], run["alpha"], run["clients"]) == ("ap-cov", 0.1, 2)]
     unknown, error = ("max angle", "rounds", "measured"), {"error": "DataError: a site is away"}
     away = [{key: run[key] for key in run if key not in unknown} | error for run in runs]
-    for failed, seeds in ((1, "0"), (3, "0, 1, 2"), (4, None)):
+    for failed, seeds in ((1, "seed 0"), (3, "seeds 0, 1, 2"), (4, "")):
         made = Comparison([*away[:failed], *runs[failed:]])
         assert made.means()["runs"].tolist() == [4 - failed]
         assert f"runs: {4 - failed} of 4\n" in str(made)
-        assert (f"ap-cov, seed {seeds} failed: DataError: a site is away" in str(made)) == (failed < 4)
+        assert (f"ap-cov, {seeds} failed: DataError: a site is away" in str(made)) == (failed < 4)
     assert "| DataError: a site is away |" in str(made)
     assert Comparison([*away[:3], runs[3]]).means()["max angle"].tolist() == [runs[3]["max angle"]]
     assert "runs: 0 of 1\n" in str(Comparison(away[:1]))

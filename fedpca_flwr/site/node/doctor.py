@@ -210,7 +210,7 @@ def _start_seconds() -> float:
     started, before = time.monotonic(), os.times()
     subprocess.run([sys.executable, "-c", START_PROGRAM], check=True, capture_output=True)
     after = os.times()
-    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    seconds = (after.children_user - before.children_user) + (after.children_system - before.children_system)
     return seconds or time.monotonic() - started
 
 
