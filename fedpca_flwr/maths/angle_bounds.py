@@ -174,7 +174,7 @@ def _trial_levels(lowest: float, above: float) -> list[float]:
     return [lowest + share * (above - lowest) for share in LEVEL_SHARES]
 
 
-def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float = np.inf) -> float:
+def _max_norm_above(hidden: HiddenEigenvector, level: float, allowed: float) -> float:
     """Return the largest norm of F from a level on, twice that on a grid; the search ends beyond ``allowed``."""
     largest, step = 0.0, level - hidden.lowest
     crude = hidden.crude_norm_bound(level)

@@ -115,11 +115,11 @@ def parts(X):
     return [Moments.from_rows(part) for part in cut(X, 80, 50, 40, 30)]
 
 
-def by_rows(X, k):
+def by_rows(X, k, sizes=(80, 50, 40, 30), folds=range(4)):
     """Return the error of k components, row by row: a rank-k pseudo-inverse of what is held in."""
-    total, party = 0.0, np.repeat(np.arange(4), (80, 50, 40, 30))
-    for fold, first in product(range(4), range(inference.MAX_FEATURE_BLOCKS)):
-        out, block = party == fold, np.arange(X.shape[1]) % inference.MAX_FEATURE_BLOCKS == first
+    total, folds_of_rows = 0.0, np.repeat(folds, sizes)
+    for fold, first in product(set(folds), range(inference.MAX_FEATURE_BLOCKS)):
+        out, block = folds_of_rows == fold, np.arange(X.shape[1]) % inference.MAX_FEATURE_BLOCKS == first
         centred = X - X[~out].mean(axis=0)
         U, values, Vt = np.linalg.svd(centred[~out][:, ~block], full_matrices=False)
         fitted = (Vt[:k].T / values[:k]) @ (U[:, :k].T @ centred[~out][:, block])
@@ -136,7 +136,10 @@ def test_loading_errors_are_of_the_pooled_rows_in_any_unit():
     cases = [*(drawn(rank) for rank in (0, 1, 3, 6)), drawn(3, d=250), drawn(3) * 2.0**-200, drawn(3) * 2.0**200]
     assert [inference.bi_cross_validation(parts(X)) for X in cases] == [0, 1, 3, 6, 3, 3, 3]
     assert inference.validation_errors(parts(drawn(3, d=250))).size <= 200 - 80
-    assert inference._folds([10, 1, 1, 1, 1, 1, 1]) == [[0], [1, 5], [2, 6], [3], [4]]
+    # The largest parties first, each joins the fold that has the fewest rows.
+    X, sizes = drawn(3), [20] * 4 + [10] * 2 + [100]
+    errors = inference.validation_errors([Moments.from_rows(part) for part in cut(X, *sizes)])
+    np.testing.assert_allclose(errors[3], by_rows(X, 3, sizes, [1, 2, 3, 4, 1, 2, 0]), rtol=1e-8)
 
 
 def counted(A, n, most):

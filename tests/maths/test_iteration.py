@@ -8,12 +8,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fedpca_flwr.maths import refine
-from fedpca_flwr.maths.angle_bounds import LEVEL_SHARES, describe_cuts
+from fedpca_flwr.maths.angle_bounds import LEVEL_SHARES, AngleBounds, describe_cuts
 from fedpca_flwr.maths.block_iteration import BlockIteration, certificate_measurements, shortfall_notes
 from fedpca_flwr.maths.codecs import encode_block, quantise
 from fedpca_flwr.maths.eigen import Eigenpairs, leading_eigenpairs, polar_factor, principal_angles, sine_theorem
 from fedpca_flwr.maths.factors import Factor
-from fedpca_flwr.maths.krylov import random_block
+from fedpca_flwr.maths.krylov import FirstBlock, random_block
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur, largest_gap
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import Corrections, RefinedSketch, correct_on_block, corrected_angle_bound
@@ -289,10 +289,11 @@ def test_a_refined_sketch_agrees_with_all_products(d):
         else:
             refined.products.add(block, A @ block)
         # On the span of the known products the refined sketch is the matrix.
-        Q, change = refined.products.Q, refined._change()
-        np.testing.assert_allclose(refined.product(Q) + change + Q @ (change.T @ Q), A @ Q, atol=1e-12)
-        M = refined.product(np.eye(d)) + change @ Q.T + Q @ change.T
-        np.testing.assert_allclose(refined.leading(5).values, np.linalg.eigvalsh(M)[:-6:-1], rtol=1e-10)
+        Q, every = refined.products.Q, refined.leading(d)
+        M = every.vectors * every.values @ every.vectors.T
+        np.testing.assert_allclose(M @ Q, A @ Q, atol=1e-12)
+        corrected = correct_on_block(refined.product(np.eye(d)), Q, A @ Q - refined.product(Q))
+        np.testing.assert_allclose(refined.leading(5).values, np.linalg.eigvalsh(corrected)[:-6:-1], rtol=1e-10)
     assert principal_angles(refined.leading(5).vectors, basis[:, :5]).max() < 1e-6
 
 
@@ -309,12 +310,14 @@ def test_sketches_err_by_what_they_say():
         assert RefinedSketch(Factor(Head(9, np.zeros(4), np.zeros(4)), np.full((2, 4), size), 1e-92)).error > 1e-92
     # What an answer differs from the Ritz pairs counts in its certificate.
     A, _ = matrix(40)
-    found = BlockIteration(sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
+    found = BlockIteration(sketch := sketch_of(A, 3), 5, width=8, trace=float(np.trace(A)))
+    bounds, start = AngleBounds(5, float(np.trace(A)), accelerated=True, sketch=sketch), FirstBlock(found.block)
     for _ in range(3):
         found.add(found.block, A @ found.block)
+    bounds.update(found.products, found.ritz, start, found.product_count)
     apart = principal_angles(found.pairs.vectors, found.ritz.vectors[:, :5]).max()
     assert apart > 1
-    assert found.certificate == pytest.approx(found._angles.leading_bound()[0] + apart)
+    assert found.certificate == pytest.approx(bounds.leading_bound()[0] + apart)
 
 
 @pytest.mark.parametrize("d", [40, 300])

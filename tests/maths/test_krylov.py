@@ -268,9 +268,10 @@ def test_what_hides_counts_in_full():
     weights = hidden.start.coordinates(ritz, 4.0)[0][3:] / (4.0 - ritz.values[3:, None])
     assert np.linalg.norm(ritz.residuals[:, 3:] @ weights) <= hidden.norm_bound(4.0)
     # |1 / (x - 1) - 2 / x| is zero at 2, and largest at 2 + sqrt(2).
-    ritz = pairs_with(np.array([1.0, 0.0]), np.array([[0, 0], [0, 0], [1.0, 1.0]]))
-    hidden = angle_bounds.HiddenEigenvector(ritz, 0, FirstBlock(np.array([[1.0], [-2.0], [0.0]])))
-    assert 3 - np.sqrt(8) <= angle_bounds._max_norm_above(hidden, 2.0) <= 2 * (3 - np.sqrt(8))
+    ritz = pairs_with(np.array([9.0, 1.0, 0.0]), np.eye(4)[:, [0, 3, 3]] * [0, 1, 1])
+    shown = least_overlap(1, 1, angle_bounds.MISS_PROBABILITY / 2) / 2 / (3 - np.sqrt(8))
+    starts = [FirstBlock(size * np.array([[0.0], [1.0], [-2.0], [0.0]])) for size in (shown / 2, shown)]
+    assert [presumed_bound(ritz, 1, start, 2.0) for start in starts] == [pytest.approx(2.0), np.inf]
 
 
 @pytest.mark.parametrize(("residual", "error"), [(0.0, 0.0), (0.75, 0.0), (0.0, 0.75), (0.75, 0.5)])

@@ -172,20 +172,23 @@ def test_integers_decide_what_floats_leave_open(deviation, monkeypatch):
     np.testing.assert_array_equal(discrete_gaussian(2000, deviation, seeded_randomness(5)), by_floats)
 
 
-def test_random_words_and_coins_are_unbiased():
+def test_random_words_and_coins_are_unbiased(monkeypatch):
     """2^64 is 2 beyond a multiple of 7: the last two words would make 0 and 1 more likely than others."""
-    words, given = [2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13], []
+    sure = 0b10  # a word that proposes a positive number below the deviation, and accepts it
+    words, given = [*[sure] * 4, 2**64 - 1, 5, 2**64 - 2, 2**64 - 3, 11, 13], []
 
     def source(size):
         given.append(size)
         return b"".join(words.pop(0).to_bytes(8, "little") for _ in range(size // 8))
 
-    np.testing.assert_array_equal(integer_sums._uniform_integers(7, 4, source), [5, 6, 4, 6])
-    assert given == [32, 16]
-    # Ten coins, ten more, and one: twenty deviations, and two of the next one; which no number below 1 keeps.
-    words += [0, 0, 1, 2, 2**64 - 1]
-    drawn, kept = integer_sums._propose(1, 7, source)
-    assert (drawn.tolist(), kept.tolist()) == ([20 * 7 + 2], [False])
+    monkeypatch.setattr(integer_sums, "MAX_PROPOSALS", 4)
+    np.testing.assert_array_equal(discrete_gaussian(4, 7, source), [5, 6, 4, 6])
+    assert given == [32, 32, 16]
+    # Ten coins, ten more, and one: twenty deviations, and two of the next one; which numbers near 0 keep.
+    monkeypatch.setattr(integer_sums, "MAX_PROPOSALS", 2)
+    for decisive, number in (([0] * 4, 20 * 7 + 2), ([2**64 - 1], 3)):
+        words += [0, sure, 0, 1, 2, 3, *decisive]
+        assert [*discrete_gaussian(1, 7, source), *words] == [number]
     for deviation in (0, -1, integer_sums.MAX_DEVIATION + 1):
         with refused(ValueError, deviation, 1):
             discrete_gaussian(3, deviation, integer_sums.system_randomness())
@@ -195,6 +198,7 @@ def test_random_words_and_coins_are_unbiased():
             known = int((Decimal(49 - (7 * k + j) ** 2) / 98).exp() * Decimal(2) ** (k - 1 + 53 + 192))
         first, rest = known >> 192, known % 2**192
         for further, below in ((0, True), (rest - 1, True), (rest + 1, False), (2**192 - 1, False)):
+            coins = [1 << k] if k < 10 else [0, 1 << k - 10]  # ten in each word
+            words[:] = [first << 11 | coins[0] << 1, sure, *coins[1:], j, 3]
             words += [(further >> shift) % 2**64 for shift in (128, 64, 0)]
-            assert integer_sums._accept_exactly(first, 7 * k + j, 7, source) is below
-            words.clear()
+            assert discrete_gaussian(1, 7, source) == (7 * k + j if below else 3)

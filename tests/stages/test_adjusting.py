@@ -17,7 +17,7 @@ from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from fedpca_flwr.stages.adjust import _parse_columns, covariate_columns
+from fedpca_flwr.stages.adjust import covariate_columns
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut
 from tests.harness import finish, fit, say, server_of, tamper_arrays
@@ -94,25 +94,23 @@ def test_a_run_equals_the_pca_of_pooled_residuals(way, adjust_for, harmonise, ro
 
 def test_covariates_are_named_or_numbered_and_leave_one_column():
     frames = [pd.DataFrame(part, columns=NAMES) for part in PARTIES]
-    named, numbered = adjusted(frames, adjust_for="age, sex"), adjusted()
+    named, numbered = adjusted(frames, adjust_for="sex, age"), adjusted(adjust_for="4, 1")
     np.testing.assert_array_equal(named.components_, numbered.components_)
-    np.testing.assert_array_equal(named.adjustment_.covariate_columns, [AGE, SEX])
-    assert "adjusted for age, sex" in named.summary(full=True)
+    np.testing.assert_array_equal(named.adjustment_.covariate_columns, [SEX, AGE])
+    assert "adjusted for sex, age" in named.summary(full=True)
     np.testing.assert_array_equal(named.transform(frames[0]), numbered.transform(PARTIES[0]))
     with refused(ConfigError, "adjust_for", "'weight'", "'batch'", 8) as report:
         adjusted(frames, adjust_for="weight, age, batch")
     assert all(f"party {party}" in str(report.value) for party in range(3))
     table = SimpleNamespace(rows=np.zeros((2, 3)), names=("age", "sex", "weight"))
     np.testing.assert_array_equal(covariate_columns(["weight", "0"], table), [2, 0])
-    np.testing.assert_array_equal(_parse_columns("2 0", 2, 3), [2, 0])
     with refused(ConfigError, "'adjust-for'", "age, 0"):
         covariate_columns(["age", "0"], table)
-    with refused(ConfigError, "'adjust-for'", 3):
-        _parse_columns("0 1 2", 3, 3)
     # Numbers beyond 64 bits were an OverflowError.
     for text, count in (("", 1), ("3", 1), ("1 1", 2), ("0", 2), ("0 1", 1), (f"1 {10**4000}", 2), (f"1 {1:04001}", 2)):
+        server = server_of("p-cov", [X[:, :3]], n_components=1, adjust_for="0, 1"[: 3 * count - 2])
         with refused(ConfigError, count, 3, *([f"'{text}'"] if len(text) < 9 else [])):
-            _parse_columns(text, count, 3)
+            finish(say(server, 0, covariates=text))
 
 
 def test_fully_explained_features_are_zero_and_constant_covariates_no_fault():

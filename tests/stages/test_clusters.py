@@ -14,13 +14,15 @@ from sklearn.mixture import GaussianMixture
 from sklearn.neighbors import NearestNeighbors
 
 from fedpca_flwr import analyses
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError, ContractError, DisclosureError
 from fedpca_flwr.maths import clustering, harmony
-from fedpca_flwr.maths.harmony import CLUSTER_WIDTH, Steps
+from fedpca_flwr.maths.harmony import CLUSTER_WIDTH
 from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.questions.row_limits import MAX_ROWS
 from fedpca_flwr.stages import clusters as questions
 from fedpca_flwr.stages import harmony as steps_of_harmony
+from fedpca_flwr.strategies import METHODS
 from tests.families import cut
 from tests.harness import finish, fit, require_limits, server_of, tamper_arrays
 from tests.hostile import HostileSession
@@ -45,6 +47,7 @@ MIXTURES = np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.4], [0.25, 0.25, 0.
 KINDS = np.array([RNG.choice(4, p=MIXTURES[batch]) for batch in BATCH])
 ROWS_OF_BATCHES = RNG.normal(0, 3, (4, 12))[KINDS] + RNG.normal(0, 1.2, (3, 12))[BATCH] + RNG.normal(0, 1, (390, 12))
 BATCHES = cut(ROWS_OF_BATCHES, 160, 100, 130)
+TWO_PARTIES = SimpleNamespace(parties=2, config=SimpleNamespace(seed=0))
 # Clusters of rows whose scores are at most 2.5 in size.
 PLACES = np.array([[3.0, 0.0], [0.0, -4.0]])
 FARTHEST = np.array([[5.5, 2.5], [2.5, 6.5]])
@@ -241,7 +244,7 @@ def test_batches_are_mixed_as_by_the_papers_program(tmp_path):
 def test_harmony_ends_where_rows_and_objective_rest(moved, gain, corrections, questions):
     """A share of the rows moves in each step, and each correction lowers the objective by a share."""
     model = SimpleNamespace(explained_variance_=np.ones(2), log={})
-    program = steps_of_harmony.harmonise(model, {}, 2, SimpleNamespace(parties=2, config=SimpleNamespace(seed=0)))
+    program = steps_of_harmony.harmonise(model, {}, 2, TWO_PARTIES)
     question, shift = next(program), moved / 2 * np.array([[1, -1], [-1, 1]])
     number = 0
     with suppress(StopIteration):
@@ -266,17 +269,20 @@ def test_one_party_has_nothing_taken_off_in_one_correction(tmp_path):
     assert model.log["harmony"]["steps"] == 11 + 2  # one more than are free, and one more than nothing changes in
 
 
-def test_steps_of_harmony_are_those_of_the_rows():
+def test_steps_of_harmony_are_those_of_the_rows(monkeypatch):
     """Two batches have four rows each, and three of the rows in a cluster of their own, where two are expected."""
-    steps = steps_of_harmony._converge_step({}, Steps.empty(2, 2, 2), np.eye(2), np.zeros((2, 2)), 1)
-    next(steps)
+    monkeypatch.setattr(steps_of_harmony, "FIRST_STEPS", 1)
+    model = SimpleNamespace(explained_variance_=np.ones(2), log={})
+    program = steps_of_harmony.harmonise(model, {}, 2, TWO_PARTIES)
+    last_centre = next(program).request["centres"][-1][1]
     counts, units = np.array([[3.0, 1.0], [1.0, 3.0]]), np.array([[0.0, 2.0], [0.0, 0.0]])
-    total = Total({"counts": counts, "units": units, "objective": np.asarray(5.0)}, 2)
-    expected = 5 + 0.1 * 2 * (6 * np.log(4 / 3) + 2 * np.log(2 / 3))
-    assert steps_of_harmony._objective(total) == pytest.approx(expected, rel=1e-14)
-    request = steps.send(total).request
-    np.testing.assert_array_equal(request["centres"][-1], [[0, 1], [0, 1]])
+    total = Total({"counts": counts, "units": units, "sums": np.zeros((2, 2, 2)), "objective": np.asarray(5.0)}, 2)
+    request = program.send(total).request
+    np.testing.assert_array_equal(request["centres"][-1], [[0, 1], last_centre])
     np.testing.assert_allclose(request["penalties"][-1], np.log([[3 / 4, 3 / 2], [3 / 2, 3 / 4]]), rtol=1e-14)
+    assert len(list(iter(partial(program.send, total), None))) == 2  # nothing moves: a correction, and the last one
+    expected = 5 + 0.1 * 2 * (6 * np.log(4 / 3) + 2 * np.log(2 / 3))
+    assert model.log["harmony"]["objective"] == pytest.approx(expected, rel=1e-14)
     # Moves are those of a ridge regression of the rows.
     rng = np.random.default_rng(1)
     Z, of_batch, share = rng.normal(size=(60, 2)), np.eye(3)[rng.integers(0, 3, 60)], rng.random(60)
@@ -287,7 +293,10 @@ def test_steps_of_harmony_are_those_of_the_rows():
 
 
 def test_limits_in_closed_form():
-    limits = [questions._cell_limits({"centres": PLACES[None]}, 2.5), questions._share_limits({"means": PLACES}, 2.5)]
-    limits.append(steps_of_harmony.limits({"centres": np.zeros((1, 3, 2))}, 2.5))
-    for of_all, of_one_row in zip(limits, (CELLS, SHARES, MOVES), strict=True):
-        require_limits(of_all, {name: 2 * MAX_ROWS * value for name, value in of_one_row.items()})
+    card, config = METHODS["p-cov"].strategy.card, RunConfig(**SECURE | {"bound": 1.25 / np.sqrt(MAX_ROWS)})
+    request = {"mean": np.zeros(2), "scale": np.empty(0), "means": PLACES}
+    mixture = [("mixture", "cells", PLACES[None], CELLS), ("mixture", "shares", None, SHARES)]
+    for way, phase, centres, of_one_row in (*mixture, ("harmony", "mixed", np.zeros((1, 3, 2)), MOVES)):
+        question = card.script(config, card.options.parse({"clusters": 2, "clustering": way}))[phase]
+        limits = question.limits({**request, "centres": centres}, SimpleNamespace(config=config, features=2))
+        require_limits(limits, {name: 2 * MAX_ROWS * value for name, value in of_one_row.items()})

@@ -8,11 +8,11 @@ from scipy import sparse
 from scipy.stats import chi2, f, kurtosis
 
 from fedpca_flwr import analyses
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.errors import ConfigError
 from fedpca_flwr.model.second_moments import SecondMoments
 from fedpca_flwr.questions.row_limits import MAX_ROWS
-from fedpca_flwr.questions.rows import projection_questions
-from fedpca_flwr.stages.odd_rows import ABOVE, FOURTH, _sum_limits, outlier_limits
+from fedpca_flwr.stages.odd_rows import outlier_limits
 from fedpca_flwr.strategies import METHODS
 from tests.families import cut, rows
 from tests.harness import fit, require_limits
@@ -134,8 +134,9 @@ def test_variances_are_positive_and_as_many_as_components(tmp_path, variances):
 
 def test_limits_in_closed_form():
     request = {"mean": np.zeros(2), "scale": np.empty(0), "variances": np.array([0.0, 0.5])}
-    three = SimpleNamespace(config=SimpleNamespace(bound=3.0), parties=3, features=2)
-    limits = _sum_limits(projection_questions()["project"], (ABOVE, FOURTH), request, three)
+    config, sums = RunConfig(**SECURE | {"bound": 3.0}), {"outliers": "counts", "fourth_moments": True}
+    question = METHODS["p-cov"].strategy.card.script(config, OPTIONS.parse(sums))["project"]
+    limits = question.limits(request, SimpleNamespace(config=config, parties=3, features=2))
     squared = 2 * 2 * 3.0**2
     expected = {"count": 1, "squared": squared, "above": 1, "fourth": np.array([0.0, (squared / 0.5) ** 2])}
     require_limits(limits, {name: MAX_ROWS * value for name, value in expected.items()})

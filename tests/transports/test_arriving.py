@@ -12,7 +12,7 @@ from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.protocol.payload import Field, Payload
 from fedpca_flwr.protocol.question import Question, SumRound
 from fedpca_flwr.protocol.replies import ReplyCollector
-from fedpca_flwr.protocol.server import PCAServer
+from fedpca_flwr.protocol.strategy import PCAStrategy
 from fedpca_flwr.questions import rows as arriving_moments
 from fedpca_flwr.transports.clear import ClearServer
 from tests.families import rows
@@ -61,14 +61,14 @@ def test_memory_does_not_grow_with_the_parties(method, options):
 @pytest.mark.parametrize("method", ["p-cov", "p-cov scale=true", "ap-cov", "sub-it", "personalised"])
 def test_no_order_in_which_answers_come_changes_a_bit(method, monkeypatch):
     data, models = [1e3 ** (i % 3) * part for i, part in enumerate(parties(7, 30))], []
-    honest = PCAServer._collect_answers
+    honest = PCAStrategy.configure_fit
     for seed in range(2):
         order = np.random.default_rng(seed).permutation(len(data))
 
-        def answers(self, fits, timeout, group, order=order):
-            return honest(self, sorted(fits, key=lambda pair: order[int(pair[0].cid) - 1]), timeout, group)
+        def in_order(*asked, order=order, **named):
+            return sorted(honest(*asked, **named), key=lambda pair: order[int(pair[0].cid) - 1])
 
-        monkeypatch.setattr(PCAServer, "_collect_answers", answers)
+        monkeypatch.setattr(PCAStrategy, "configure_fit", in_order)
         models.append(fit(method, data, n_components=3))
     assert not differences(*models)
     assert models[0].total_variance == models[1].total_variance
