@@ -111,8 +111,8 @@ class PCAOptions(Config):
 
 
 def _require_count(value: object) -> object:
-    """Return a number of components unchanged; raise `refusal` for a fraction and 'auto'."""
-    if value == "auto" or (isinstance(value, float) and 0 < value < 1):
+    """Return a number of components unchanged; raise `refusal` for a fraction and for text."""
+    if isinstance(value, float | str):
         raise refusal(
             "expected a whole number from 1. Only methods that know all variances take a fraction or 'auto' "
             "(docs/which-method.md)"

@@ -240,8 +240,8 @@ class StateJournal(Journal):
 
     @override
     def load_secret(self, name: str) -> bytes | None:
-        value = self.record.get(f"secret {name}")
-        return value if isinstance(value, bytes) else None
+        value: bytes | None = self.record.get(f"secret {name}")
+        return value
 
     @override
     def complete(self) -> None:

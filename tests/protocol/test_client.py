@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from fedpca_flwr.errors import ConfigError, ContractError
+from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
+from fedpca_flwr.protocol.client import PENDING_KEY
 from fedpca_flwr.protocol.journal import StateJournal
 from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.strategies import FACTORY, METHODS
@@ -52,6 +53,14 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
 
 
+def test_an_error_when_the_journal_is_lost_tells_nothing_of_the_rows(tmp_path):
+    client = HostileSession(tmp_path, rows(30, 4), {"method": "p-cov", "n-components": 2}).client
+    client.statistics = Mock(side_effect=DataError("a value of row 7"))
+    client.site.journal.has_begun = Mock(side_effect=DisclosureError("the journal cannot be used"))
+    assert client.fit([], {"phase": "moments"})[2]["error"] == "PartyError"
+    assert client.fit([], {"phase": "moments"})[2] == {PENDING_KEY: True}
+
+
 def test_journals_tell_forms_apart_and_keep_no_secret_after_a_run(tmp_path):
     """Though all their bytes are the same: 48 zeros. A server need not ask first what a site holds."""
     forms = [[np.zeros((2, 3))], [np.zeros((3, 2))], [np.zeros(6)], [np.zeros(6, np.int64)], [np.zeros(3)] * 2]
@@ -70,7 +79,8 @@ def test_journals_tell_forms_apart_and_keep_no_secret_after_a_run(tmp_path):
     journal.begin("keys", "", b"options", lambda answered: None)
     journal.store_secret("private", b"a private key")
     assert StateJournal(state).load_secret("private") == b"a private key"
-    journal.end("ContractError")
+    with refused(ContractError, match="another configuration"):
+        journal.begin("project", "", b"other options", lambda answered: None)
     assert StateJournal(state).load_secret("private") is None
     assert b"a private key" not in state["journal"].values()
     with refused(ContractError):
@@ -102,4 +112,4 @@ def test_a_site_refuses_by_itself_what_the_servers_half_refuses(name, tmp_path):
 def test_levels_and_weights_need_methods_of_moments():
     """Under noise, in streams and in groups of gaps a level or a weight could be that of a few rows."""
     cards = [card for card in BY_ROWS.values() if card.beyond_moments]
-    assert not [card.name for card in cards if card.weighted or (card.mixed and not card.incomplete)]
+    assert not [card.name for card in cards if card.pools_rows or card.weighted or (card.mixed and not card.incomplete)]

@@ -39,7 +39,8 @@ EXACT, OVER = 1e-6, float(np.nextafter(1e-6, 1))  # degrees
 def samples(file):
     """Return the samples of a file by name and labels, as Prometheus reads them."""
     families = text_string_to_metric_families(file.read_text())
-    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+    found = [sample for family in families for sample in family.samples]
+    return {(sample.name, sample.labels.pop("at"), *sample.labels.values()): sample.value for sample in found}
 
 
 def of_server(monkeypatch, folder, change=lambda server: None, method="p-cov", **options):
