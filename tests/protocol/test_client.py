@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 
 from fedpca_flwr.errors import ConfigError, ContractError
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
@@ -50,6 +51,8 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     arrays, count, report = client.fit([], {"phase": "moments"})
     assert (arrays, count, bool(report["error"])) == ([], 0, True)
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
+    site_logger.error("a\n%s", "x" * 4000)
+    assert (caplog.records[-1].name, caplog.messages[-1]) == ("fedpca_flwr.client", "a; " + "x" * 3997)
 
 
 def test_journals_tell_forms_apart_and_keep_no_secret_after_a_run(tmp_path):
