@@ -52,7 +52,7 @@ FIRST_REMINDER_SECONDS = 30.0
 
 
 @contextmanager
-def watch_grid(grid: Grid, *, drops_absent: bool = False) -> Iterator[list[Exception]]:
+def watch_grid(grid: Grid, *, drops_absent: bool) -> Iterator[list[Exception]]:
     """Collect exceptions of a grid, of no party, in a with statement; Flower's grids poll by `ReplyPoller`."""
     replaced = vars(grid).get("send_and_receive")
     is_flowers = replaced is None and type(grid).send_and_receive.__module__.startswith("flwr.")

@@ -10,6 +10,7 @@ from flwr.app import Context, RecordDict
 from fedpca_flwr.errors import ConfigError, ContractError, DataError, DisclosureError
 from fedpca_flwr.protocol.client import PENDING_KEY
 from fedpca_flwr.protocol.journal import StateJournal
+from fedpca_flwr.protocol.site_log import site_logger
 from fedpca_flwr.site.rules.audit import audit
 from fedpca_flwr.strategies import FACTORY, METHODS
 from tests.families import rows
@@ -51,6 +52,8 @@ def test_a_reply_that_is_not_what_it_must_be_never_leaves(wrong, caplog):
     arrays, count, report = client.fit([], {"phase": "moments"})
     assert (arrays, count, bool(report["error"])) == ([], 0, True)
     assert not unnamed(caplog.text, f"'{next(iter(wrong))}'")
+    site_logger.error("a\n%s", "x" * 4000)
+    assert (caplog.records[-1].name, caplog.messages[-1]) == ("fedpca_flwr.client", "a; " + "x" * 3997)
 
 
 def test_an_error_when_the_journal_is_lost_tells_nothing_of_the_rows(tmp_path):

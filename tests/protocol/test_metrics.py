@@ -22,7 +22,9 @@ from fedpca_flwr import server_app
 from fedpca_flwr.config.node_config import NodeConfig
 from fedpca_flwr.errors import ConfigError, QuorumError
 from fedpca_flwr.maths.privacy import gaussian_epsilon
+from fedpca_flwr.model.solution import Certainty
 from fedpca_flwr.protocol import metrics, strategy
+from fedpca_flwr.protocol.provenance import describe_run
 from fedpca_flwr.site.node import metrics as site_metrics
 from fedpca_flwr.site.rules.accounts import Release
 from fedpca_flwr.site.rules.audit import Audit
@@ -91,6 +93,17 @@ def test_a_model_follows_the_last_round_and_the_time_waited_is_that_of_all(monke
     model = finish(server)
     assert (model.rounds, [entry["round"] for entry in model.log["rounds"]], seen) == (1, [1, 2], [False, True])
     assert server.strategy.waiting_seconds == {0: 2.0}
+    assert server.strategy.history(Certainty(True, ["b"]), ["a"], {})["notes"] == ["a", "b"]
+
+
+def test_a_models_log_names_run_app_account_and_versions(monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} 1")
+    monkeypatch.setattr("platform.python_version", lambda: "3")
+    run = {"run_id": 7, "fab_id": "lab/app", "fab_version": "2", "fab_hash": "ab", "account_name": "carol"}
+    told = describe_run(Mock(run=Mock(**run, starting_at="2030")), "cd")
+    versions = {name: f"{name} 1" for name in ("fedpca-flwr", "flwr", "numpy", "scipy")} | {"python": "3"}
+    about = {"app": "lab/app 2", "app_hash": "ab", "account": "carol"}
+    assert told == {"run": "7", "began": "2030", "settings": "cd", "versions": versions, **about}
 
 
 def test_an_impossible_file_or_a_missing_package_is_named_first(monkeypatch, tmp_path):

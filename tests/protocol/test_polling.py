@@ -1,9 +1,13 @@
 """Replies are found soon after they came, the link is not asked all the time, and lost replies are asked for again."""
 
 import itertools
+import logging.handlers
+import queue
+import re
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +16,15 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid
 
 from fedpca_flwr import FedPCA, LocalGrid, PCAModel
 from fedpca_flwr.protocol import server
+from fedpca_flwr.protocol.progress import LOGGER, limit_flower_log, route_to
 from fedpca_flwr.protocol.replies import failure_reason
 from fedpca_flwr.site_app import app
 from fedpca_flwr.strategies import METHODS
-from tests.harness import Clock, differences, identities, sites_of
+from tests.harness import Clock, context_of, differences, finish, identities, proxy_of, server_of, sites_of
 
 NUMBERS = itertools.count()
 ROWS = [np.random.default_rng(i).normal(size=(40 + 10 * i, 4)) * [4, 3, 2, 1] for i in range(3)]
@@ -27,6 +33,8 @@ SECURE = {"secure_aggregation": True, "bound": 100.0}
 
 class Link:
     """Messages are numbers of seconds after which their replies are there, once they were sent as often as needed."""
+
+    send_and_receive = Grid.send_and_receive  # Flower's, in whose place a run polls
 
     def __init__(self, clock):
         self.clock, self.looks, self.sent, self.lives = clock, 0, [], []
@@ -75,8 +83,9 @@ def link(monkeypatch):
 
 def arrival_times(link, messages, poller=None, **options):
     """Return the arrival time of each reply, which also names the message that the reply answers."""
-    replies: Any = (poller or server.ReplyPoller(link)).send_and_receive(map(Timed, messages), **options)
-    return sorted(reply.metadata.seconds for reply in replies)
+    with nullcontext() if poller else server.watch_grid(link, drops_absent=False):
+        replies: Any = (poller or link).send_and_receive(map(Timed, messages), **options)
+        return sorted(reply.metadata.seconds for reply in replies)
 
 
 @pytest.mark.parametrize("seconds", [0.05, 2.0, 600.0, 3600.0])
@@ -146,6 +155,8 @@ def test_replies_before_the_timeout_are_returned(link):
     begin = link.clock.now
     assert arrival_times(link, [6.0, 1e9], timeout=3.0) == [6.0]
     assert link.clock.now < begin + 3.5
+    link.send_and_receive = own = lambda messages, timeout=None: [Mock(metadata=next(messages))]  # a user's
+    assert (arrival_times(link, [7.0]), link.send_and_receive) == ([7.0], own)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
@@ -181,6 +192,8 @@ def test_a_node_that_stays_away_is_offline_since(max_absence, seconds, link):
     assert reply.metadata.seconds == 5.0
     assert lost.reply_to is messages[0]
     assert failure_reason(RuntimeError(lost.error.reason)).startswith("its node is offline since ")
+    assert "round-deadline" in failure_reason(TimeoutError("within its deadline"))
+    assert "its own log" in failure_reason(RuntimeError())
     assert seconds <= link.clock.now < 1.12 * seconds
 
 
@@ -209,6 +222,28 @@ def test_reminders_become_rarer(monkeypatch):
     with server.remind(log_awaited):
         assert [call.args for call in wait.call_args_list] == [(30,), (60,), (120,), (240,), (480,)]
     assert log_awaited.call_count == 4
+
+
+def test_who_is_still_waited_for_is_named(monkeypatch, caplog):
+    """By the name that the party has said; a party that has answered is not. No other log has a line."""
+    monkeypatch.setattr(server, "FIRST_REMINDER_SECONDS", 0.01)
+    running = server_of("p-cov", ROWS, n_components=2)
+    context_of(running, 2).node_config["name"] = "south"
+    flower, before = logging.getLogger("flwr"), logging.getLogger("flwr").level
+    slow, records = proxy_of(running, 2), queue.SimpleQueue()
+    answer, reminder = slow.fit, r"round 1 \(moments\): still waiting after .*s for client 2 \(south\)"
+
+    def fit(ins, timeout, group_id):
+        while ins.config["phase"] == "moments" and not re.fullmatch(reminder, records.get(timeout=30).getMessage()):
+            pass
+        return answer(ins, timeout, group_id)
+
+    slow.fit = fit
+    with route_to(logging.handlers.QueueHandler(records)), limit_flower_log(logging.CRITICAL):
+        finish(running)
+        assert flower.level == logging.CRITICAL
+    assert (flower.level, LOGGER.handlers, LOGGER.propagate) == (before, [], True)
+    assert LOGGER.name not in {record.name for record in caplog.records}
 
 
 class LossyGrid(LocalGrid):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,3 +95,20 @@ def test_entry_points_without_a_method_name_their_package(given, monkeypatch):
     monkeypatch.delattr(PCAStrategy, "factory")
     with refused(ContractError, "PooledCovariance", "import fedpca_flwr.strategies"):
         METHODS["p-cov"].strategy(n_components=2)
+
+
+def test_a_class_is_a_method_unless_another_has_its_name():
+    kind = METHODS["p-cov"].strategy
+    package, _, module = kind.__module__.rpartition(".")
+    methods = registry.Registry(package, {"p-cov": f"{module}:{kind.__name__}"})
+    own, *wrong = (type("Own", (kind,), {"card": replace(kind.card, name=name)}) for name in ("own", "p-cov", "OWN"))
+    assert (methods.name_of(kind), methods.name_of(own), methods["own"].strategy.__name__) == ("p-cov", "own", "Own")
+    assert methods.strategy_by_class(kind.__name__) is kind
+    for name, named in zip(("p-cov", "OWN"), wrong, strict=True):
+        with refused(ConfigError, "Own", f"'{name}'"):
+            methods.name_of(named)
+    # Its keywords are those of runs.
+    ways = kind(n_components=2, clients=3), kind(n_components=2, secure_aggregation=True, bound=9.0)
+    assert (ways[0].public.parties, [way.transport.parties_per_sum(7) for way in ways]) == (3, [1, 7])
+    with refused(ConfigError, "'transform'", "'adjust_for'"):
+        kind(n_components=2, transform="clr", adjust_for="0")

@@ -11,11 +11,10 @@ import pytest
 from rich.console import Console
 
 from fedpca_flwr import run
-from fedpca_flwr.protocol import server as protocol_server
 from fedpca_flwr.protocol.progress import route_to
 from fedpca_flwr.simulations import progress
 from tests.families import cut, rows
-from tests.harness import context_of, finish, proxy_of, server_of
+from tests.harness import finish, proxy_of, server_of
 
 PARTIES = cut(rows(60), 40, 20)
 
@@ -82,24 +81,6 @@ def test_numbers_of_rounds_go_up_to_at_most_the_last(method):
     numbers = np.array([re.findall(r"\d+", line.split(" (")[0]) for line in lines], dtype=int)
     np.testing.assert_array_equal(numbers[:, 0], np.arange(len(lines)) + 1)
     assert (numbers[:, 0] <= numbers[:, 1]).all()
-
-
-def test_who_is_still_waited_for_is_named(monkeypatch):
-    """By the name that the party has said; a party that has answered is not."""
-    monkeypatch.setattr(protocol_server, "FIRST_REMINDER_SECONDS", 0.01)
-    server = server_of("p-cov", cut(rows(60), 20, 20, 20), n_components=2)
-    context_of(server, 2).node_config["name"] = "south"
-    slow, records = proxy_of(server, 2), queue.SimpleQueue()
-    answer, reminder = slow.fit, r"round 1 \(moments\): still waiting after .*s for client 2 \(south\)"
-
-    def fit(ins, timeout, group_id):
-        while ins.config["phase"] == "moments" and not re.fullmatch(reminder, records.get(timeout=30).getMessage()):
-            pass
-        return answer(ins, timeout, group_id)
-
-    slow.fit = fit
-    with route_to(logging.handlers.QueueHandler(records)):
-        finish(server)
 
 
 @pytest.mark.engine
