@@ -213,3 +213,12 @@ def test_rewording_a_message_turns_few_tests_red():
     """Those that hold a word of a message (`match=`), where two of one kind name the same."""
     texts = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
     assert sum(text.count("match=") for text in texts) <= 100, "hold what is named: tests/refusals.py"
+
+
+def test_tests_use_no_private_function_of_the_package():
+    private = set(re.findall(r"^ *def (_[a-z]\w*[a-z0-9])\(", "\n".join(CODE.values()), re.M))
+    assert len(private) > 300
+    uses = re.compile(r'(?:(?<!self)\.|import .*?\b|attr\(.*?, "|setattr, .*?, ")(_\w+)')
+    texts = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("*.py")}
+    found = {f"{file}: {name}" for file, text in texts.items() for name in uses.findall(text) if name in private}
+    assert not found, "hold what a public name shows, so that code may move"

@@ -79,7 +79,7 @@ def test_metrics_are_of_the_latest_run_and_of_all_and_a_full_disk_ends_none(tmp_
     of_server(monkeypatch, tmp_path, output=str(tmp_path / "three"))
     assert samples(file)["fedpca_runs_total", "server", "completed"] == 2
     assert (tmp_path / "three.npz").exists()
-    fill = partial(monkeypatch.setattr, metrics, "_append", Mock(side_effect=OSError("no space")))
+    fill = partial(monkeypatch.setattr, metrics, "atomic_file", Mock(side_effect=OSError("no space")))
     of_server(monkeypatch, tmp_path, lambda _: fill(), output=str(tmp_path / "model"))
     assert (tmp_path / "model.npz").exists()
 
