@@ -125,7 +125,8 @@ def test_unfit_files_disks_memory_and_versions_are_named(site, examined, tmp_pat
         patched.setattr(memory, "available_memory", lambda: 100)
         assert "memory" in examined()[1]["rows and run"]
         patched.setattr("getpass.getuser", lambda: "somebody")
-        assert "; this is somebody: " in examined()[1]["owner"]
+        owner = examined()[1]["owner"]
+        assert ("; this is somebody: " in owner, "'key'" in owner) == (True, False)
         patched.setattr(memory, "available_memory", lambda: 5000)
         patched.setattr(memory, "site_memory", lambda largest: 3000)
         assert "about 3,000 bytes of memory of 5,000" in examined()[0]["rows and run"]
@@ -161,7 +162,8 @@ class Handler(SimpleHTTPRequestHandler):
     behind = 0.0  # seconds
 
     def date_time_string(self, timestamp=None):
-        return super().date_time_string(time.time() - self.behind)
+        is_asked = self.requestline.startswith("GET /health ")
+        return super().date_time_string(time.time() - self.behind) if is_asked else ""
 
 
 @pytest.fixture

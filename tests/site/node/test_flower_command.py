@@ -1,5 +1,6 @@
 """Flower's command, called by a program: what it prints and when, and what a run's end means for `launch`."""
 
+import io
 import json
 import sys
 import threading
@@ -127,3 +128,6 @@ def test_a_launch_ends_with_0_and_all_lines_of_its_run_or_with_1_and_one_line(pr
     monkeypatch.setattr(FlowerCommand, "run", run)
     assert main(["launch", "."]) == 1
     assert [call.kwargs["timeout"] for call in run.call_args_list] == [threading.TIMEOUT_MAX]  # it may go on for days
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(heard := io.BytesIO(), encoding="utf-8"))
+    run.call_args.kwargs["on_line"]("a line")
+    assert heard.getvalue().split() == [b"a", b"line"]  # before the run ends

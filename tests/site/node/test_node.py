@@ -1,12 +1,20 @@
 """A site's own process: which apps it answers, and that it forks safely, whatever its messages compute."""
 
+import ctypes
 import hashlib
+import logging
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import nullcontext
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -133,12 +141,22 @@ def test_forks_under_load_all_answer(forks, tmp_path):
 
 def child_of(process, monkeypatch, compute):
     monkeypatch.setattr(node.run_clientapp, "run_clientapp", compute)
-    process.launch(SimpleNamespace(runtime_api_address="", token=""))
+    process.launch(SimpleNamespace(runtime_api_address="here:1", token="token"))
     (child,) = process.messages
     return child
 
 
-def test_a_child_without_a_message_ends_with_a_code_and_a_silent_run_is_in_the_numbers(process, tmp_path, monkeypatch):
+def test_a_child_has_its_message_and_ends_with_its_parent(process, monkeypatch):
+    def compute(address, token, **_):
+        ctypes.CDLL(None).prctl(2, ctypes.byref(sent := ctypes.c_int()))  # PR_GET_PDEATHSIG
+        sys.exit(sent.value if (address, token) == ("here:1", "token") else 1)
+
+    assert node.os.waitpid(child_of(process, monkeypatch, compute), 0)[1] == signal.SIGKILL << 8
+
+
+def test_a_child_without_a_message_ends_with_a_code_and_a_silent_run_is_in_the_numbers(
+    process, tmp_path, monkeypatch, caplog
+):
     assert node.os.waitpid(child_of(process, monkeypatch, lambda *_, **__: int("no text of ours")), 0)[1] == 256
     process.messages.clear()
     run = context_to_proto(Context(7, 1, {}, RecordDict(), {"round-deadline": 1.0}))
@@ -153,12 +171,35 @@ def test_a_child_without_a_message_ends_with_a_code_and_a_silent_run_is_in_the_n
     time.sleep(1.0)  # times in a journal are in seconds
     child_of(process, monkeypatch, lambda *_, **__: None)
     process.reconcile()
-    for child in process.messages:
-        node.os.waitpid(child, 0)
+    process.check_seconds = node.math.inf
+    while process.messages:
+        process.reconcile()
     assert 'run_active{at="client 0"} 0.0' in (tmp_path / "numbers.prom").read_text()
+    node.write_metrics({**keys, "metrics": f"{tmp_path}/numbers.prom/numbers"})  # a file is no folder
+    assert re.search("numbers were not written: .*numbers[.]prom", caplog.text)
 
 
-@pytest.mark.engine
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_site_serves_its_own_supernode_from_one_thread(threads, process, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "fedpca_flwr.client")
+    started, served = Mock(return_value=Mock(poll=lambda: None)), Mock()
+    monkeypatch.setattr(node.subprocess, "Popen", started)
+    monkeypatch.setattr(node, "run_clientapp", SimpleNamespace())
+    monkeypatch.setattr(node, "run_superexec", SimpleNamespace(run_superexec=served))
+    monkeypatch.setattr(node, "Path", lambda _: Mock(iterdir=lambda: range(threads)))
+    monkeypatch.setattr(process, "_fork", Mock())
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        monkeypatch.setattr(node, "free_port", lambda: listener.getsockname()[1])
+        with nullcontext() if threads == 1 else refused(FedPCAError, match="threads"):
+            process.serve()
+    assert served.call_count == caplog.text.count(f"partition 0 answers with fedpca-flwr {node.VERSION}") == 2 - threads
+    if served.called:
+        words = dict(pairwise(started.call_args.args[0]))
+        secret = Path(words["--superexec-auth-secret-file"]).read_bytes()
+        assert (words["--superlink"], secret) == ("localhost:1", served.call_args.kwargs["superexec_auth_secret"])
+        assert tomllib.loads(Path(words["--node-config"]).read_text("utf-8")) == process.site.node_config
+
+
 def test_a_site_ends_with_its_supernode_and_all_that_it_has_started(process):
     process.supernode = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
     process.supernode.wait(60)

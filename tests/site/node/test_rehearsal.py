@@ -1,13 +1,12 @@
 """What a rehearsal says and when, and which processes end with others."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -16,6 +15,7 @@ import pytest
 
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.site.node import deployment as rehearsal
+from fedpca_flwr.site.node import outlived
 from fedpca_flwr.site.rules.journal import FileJournal
 from fedpca_flwr.strategies import FACTORY
 from tests.harness import Clock
@@ -143,34 +143,51 @@ def test_a_rehearsal_that_is_terminated_ends_what_it_has_started(tmp_path):
             end([rehearsed.pid, *started])
 
 
-CLIENT = """
-import time
-from fedpca_flwr.site.node import outlived
-outlived.WATCH_SECONDS = outlived.GRACE_SECONDS = 0.05
-outlived.end_with_node()
-print("watches 0", flush=True)
-time.sleep(600)
-"""
-EXEC = 'python=$3 client=$4\n"$python" -c "$client" & echo client $!\nwait'  # beside the number of its parent
-NODE = 'exec=$1 python=$2 client=$3\nsh -c "$exec" exec --parent-pid $$ "$python" "$client" & echo exec $!\nwait'
-
-
-@pytest.mark.engine
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux' list of processes")
-@pytest.mark.parametrize("elder", ["node, which nobody fetches", "exec"])
-def test_a_client_ends_with_its_node(elder):
-    command = ["sh", "-c", NODE, "node", EXEC, sys.executable, CLIENT]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as node:
-        process_ids = {name: int(number) for name, number in map(str.split, islice(node.stdout, 3))}
+@pytest.mark.parametrize("elder", ["node", "exec"])
+def test_a_client_ends_with_its_node(elder, monkeypatch):
+    """Which nobody fetches: it is a zombie. The thread is one that ends with the client, and is run here."""
+    command, pauses, codes = [sys.executable, "-c", "print(flush=True); input()", "--parent-pid"], [], []
+    start = partial(subprocess.Popen, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with start([*command, "0"]) as node, start([*command, str(node.pid)]) as executor:
+        executor.stdout.read(1)  # before, Linux may not show its arguments yet
+
+        def sleep(seconds):
+            pauses.append(seconds)
+            if len(pauses) == 2:
+                ended = node if elder == "node" else executor
+                ended.kill()
+                os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+            assert len(pauses) < 4
+
+        def thread(target, args, daemon):
+            return SimpleNamespace(start=lambda: daemon and target(*args))
+
+        monkeypatch.setattr(outlived, "time", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(outlived, "threading", SimpleNamespace(Thread=thread))
+        monkeypatch.setattr(outlived, "os", SimpleNamespace(getppid=lambda: executor.pid, _exit=codes.append))
         try:
-            assert lives(process_ids["client"])
-            os.kill(process_ids.get(elder, node.pid), signal.SIGKILL)  # not waited for: it is a zombie
-            until = time.monotonic() + 60
-            while lives(process_ids["client"]):
-                assert time.monotonic() < until
-                time.sleep(0.05)
+            outlived.end_with_node()
         finally:
-            end([process_ids["client"], process_ids["exec"], node.pid])
+            end([node.pid, executor.pid])
+    assert (pauses, codes) == ([outlived.WATCH_SECONDS, outlived.WATCH_SECONDS, outlived.GRACE_SECONDS], [1])
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="the stubs are shell scripts")
+def test_a_superlink_has_its_port_and_certificate_and_lists_its_nodes(tmp_path):
+    deployment = rehearsal.Deployment(tmp_path, ROOT, [{}, {}])
+    deployment.environment["PATH"] = f"{tmp_path}/bin:/usr/bin:/bin"
+    (tmp_path / "bin").mkdir()
+    listing = f'test "$*" = "supernode list lab --format json" && cat {tmp_path}/nodes'
+    for name, text in (("flower-superlink", 'echo "$@"'), ("flwr", listing)):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    words = f"--port {deployment.port} .*--ssl-certfile server.pem --ssl-keyfile server.key"
+    with refused(FedPCAError, 0, match=f"superlink ended with 0: .*{words}"):
+        deployment.start_link()
+    for status in ("offline", "online"):
+        (tmp_path / "nodes").write_text(json.dumps({"nodes": [{"status": status}, {"status": "online"}]}))
+        assert deployment.all_nodes_online() == (status == "online")
 
 
 def test_a_wait_ends_with_its_condition_its_time_a_process_or_a_question(tmp_path, monkeypatch):
@@ -178,9 +195,10 @@ def test_a_wait_ends_with_its_condition_its_time_a_process_or_a_question(tmp_pat
     process = SimpleNamespace(poll=lambda: 3 if clock.now > 100 else None, returncode=3)
     stub = SimpleNamespace(processes={"site 1": process}, folder="lab", read_log=lambda name: f"log of {name}")
     wait_until = partial(rehearsal.Deployment.wait_until, stub)
-    condition = Mock(side_effect=[OSError, "", "there"])  # a fault is no end: a server that does not listen yet
+    answers = [OSError, FedPCAError("silent"), "", "there"]  # a fault is no end: a server that does not listen yet
+    condition = Mock(side_effect=answers)
     assert wait_until(condition, "the nodes") == "there"
-    assert condition.call_count == 3
+    assert condition.call_count == 4
     with refused(FedPCAError, 3, match="site 1 ended .* log of site 1"):
         wait_until(lambda: False, "the nodes")
     stub.processes = {}
