@@ -263,7 +263,7 @@ def test_command_lines_are_understood():
             understood.add(name)
         for name, words in re.findall(r"simulations\.benchmarks +([a-z-]+)([^`#;)]*)", text):
             if name in benchmarks.NAMES:
-                benchmarks._load(name).make_context(name, shlex.split(words))
+                benchmarks.load(name).make_context(name, shlex.split(words))
                 understood.add(name)
     assert {"compare", "cells", "launch", "site doctor", "site certificates"} <= understood
     assert len(understood & {*benchmarks.NAMES}) > 15

@@ -27,7 +27,7 @@ MODULES = {
 NAMES = {name: module for module, names in MODULES.items() for name in names}
 
 
-def _load(name: str) -> click.Command:
+def load(name: str) -> click.Command:
     """Import the module of a benchmark, a name of `NAMES`, and return its command."""
     import_module(f"{__package__}.{NAMES[name]}")
     command: click.Command = import_module(f"{__package__}.harness").COMMANDS[name]
@@ -36,7 +36,7 @@ def _load(name: str) -> click.Command:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark that the first argument names, with the others as its options; return the exit code."""
-    loaders = {name: partial(_load, name) for name in NAMES}
+    loaders = {name: partial(load, name) for name in NAMES}
     return cli.run_listed(loaders, __doc__, arguments, "python -m fedpca_flwr.simulations.benchmarks")
 
 

@@ -5,6 +5,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 from fedpca_flwr import run
+from fedpca_flwr.flower import PCAClientApp
 from fedpca_flwr.simulations import ray_engine
 from tests.families import cut, rows
 from tests.harness import differences
@@ -26,18 +27,14 @@ def cluster(monkeypatch):
 
 @pytest.mark.usefixtures("cluster")
 def test_a_cluster_gives_the_bits_of_loopback(tmp_path, monkeypatch):
-    honest = ray_engine._make_client
-
-    def noted(*arguments):
-        make = honest(*arguments)
-
+    def noted(make):
         def make_client(*contexts):
             (tmp_path / ray.get_runtime_context().get_node_id()).touch()
             return make(*contexts)
 
-        return make_client
+        return PCAClientApp(make_client)
 
-    monkeypatch.setattr(ray_engine, "_make_client", noted)
+    monkeypatch.setattr(ray_engine, "PCAClientApp", noted)
     parties = cut(rows(400), 100, 100, 100, 100)
     assert not differences(*(run("p-cov", parties, n_components=3, engine=engine) for engine in ("ray", "loopback")))
     assert len(list(tmp_path.iterdir())) == 2

@@ -9,6 +9,7 @@ import ray
 
 from fedpca_flwr import run
 from fedpca_flwr.errors import QuorumError
+from fedpca_flwr.flower import PCAClientApp
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
 from fedpca_flwr.simulations import ray_engine
 from fedpca_flwr.strategies import METHODS
@@ -87,11 +88,8 @@ def test_every_method_is_simulated():
 
 def instead_of(monkeypatch, party, fit):
     """Let a simulated party answer ``fit(its own fit, arrays, config)``."""
-    honest = ray_engine._make_client
 
-    def broken(*arguments):
-        make = honest(*arguments)
-
+    def broken(make):
         def make_client(pca_context, context):
             client = make(pca_context, context)
             if context.node_config["partition-id"] == party:
@@ -99,9 +97,9 @@ def instead_of(monkeypatch, party, fit):
                 client.fit = lambda *question: fit(answers, *question)
             return client
 
-        return make_client
+        return PCAClientApp(make_client)
 
-    monkeypatch.setattr(ray_engine, "_make_client", broken)
+    monkeypatch.setattr(ray_engine, "PCAClientApp", broken)
 
 
 def test_a_party_that_fails_is_dropped_by_survivors(monkeypatch):

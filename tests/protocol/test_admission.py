@@ -1,6 +1,7 @@
 """What clients say of themselves, of an error and in their replies, held against the run and against each other."""
 
 import hashlib
+import sys
 from collections import Counter
 
 import numpy as np
@@ -30,19 +31,28 @@ def make_result(rows, *arrays, **metrics):
     return FitRes(Status(Code.OK, ""), ndarrays_to_parameters([*arrays]), rows, metrics)
 
 
-def test_a_partition_is_of_one_client_and_no_pairs_are_compared(monkeypatch):
+def test_a_partition_is_of_one_client_and_no_pairs_are_compared():
     for times in (2, 3):
         (fault,) = admission.duplicate_faults([make_info(0), *[make_info(1)] * times])
         assert "[1]" in str(fault)
     assert not admission.duplicate_faults([make_info(0), make_info(1), make_info(2)])
     surplus = str(admission.surplus_error({str(7 + party): make_info(party) for party in range(3)}, 2))
     assert unnamed(surplus, 3, 2, "client 2 at node 9", "client 0", "client 1") == ["client 0", "client 1"]
-    looks, read = Counter[str](), PartyInfo.__getattribute__
-    infos = [make_info(i, **{"num-partitions": 50}) for i in range(50)]
-    monkeypatch.setattr(PartyInfo, "__getattribute__", lambda info, name: looks.update([name]) or read(info, name))
-    assert admission.admission_faults(infos, partitions=50, same_features=True) == []
-    assert {"simulated", "covariates", "columns", "features"} <= looks.keys()
-    assert max(looks.values()) <= 5 * len(infos), looks
+    steps, before = Counter[int](), sys.gettrace()
+
+    def count(frame, *_):
+        frame.f_trace_opcodes = True
+        steps[parties] += 1
+        return count
+
+    for parties in (2, 50, 100):  # the first fill caches
+        infos = [make_info(i, **{"num-partitions": parties}) for i in range(parties)]
+        try:
+            sys.settrace(count)
+            assert admission.admission_faults(infos, partitions=parties, same_features=True) == []
+        finally:
+            sys.settrace(before)
+    assert 1000 < steps[100] < 2.1 * steps[50]
 
 
 @pytest.mark.parametrize(

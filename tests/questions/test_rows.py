@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 from fractions import Fraction
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -19,7 +20,6 @@ from fedpca_flwr.maths.rows import sparse_rows
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Public, Total
 from fedpca_flwr.questions import pooling, row_limits
-from fedpca_flwr.questions.columns_run import ColumnsRun
 from fedpca_flwr.questions.pooling import party_names
 from fedpca_flwr.questions.products import OpenedProducts, require_possible_product
 from fedpca_flwr.questions.row_limits import MAX_ROWS, MAX_UNRESOLVED_SHARE
@@ -153,7 +153,7 @@ def test_a_factor_is_above_the_noise_and_that_above_rounding():
     for variance, noise in ((0.5, 0.5), (1.0, 0.9 * MIN_EIGENVALUE)):
         request = {"mean": np.zeros(2), "basis": np.eye(2)[:, :1], "variances": np.array([variance]), "noise": noise}
         with refused(ContractError, "'noise'", "'variances'", f"{noise:.3g}"):
-            incomplete._local_products(None, request)
+            incomplete.factor_question(1, 1).answer(None, request)
 
 
 def test_a_share_may_be_off_by_the_rounding_of_its_centre():
@@ -177,12 +177,13 @@ def test_a_site_answers_about_as_many_rows_as_its_minimum(tmp_path):
 
 
 def test_ids_are_in_order_and_each_once():
-    orders = [2, 3, 5], [3, 2, 5], [2, 3, 3]
-    right, *others = (SimpleNamespace(fields={"ids": np.array(ids)}, sender="client 1") for ids in orders)
-    ColumnsRun._require_same_ids(SimpleNamespace(), [right, right])
+    strategy: Any = server_of("vertical", np.split(rows(3, 4), 2, axis=1), n_components=2).strategy
+    table, orders = {"count": 3, "features": 2}, ([2, 3, 5], [3, 2, 5], [2, 3, 3])
+    right, *others = (SimpleNamespace(fields={**table, "ids": np.array(ids)}, sender="client 1") for ids in orders)
+    strategy.require_same_rows([right, right])
     for other in others:
         with refused(ContractError, "client 1", "'ids'"):
-            ColumnsRun._require_same_ids(SimpleNamespace(), [right, other])
+            strategy.require_same_rows([right, other])
     # Parties are named as members where no two are one.
     replies = [SimpleNamespace(member=member, sender=f"client {i}") for i, member in enumerate("aab")]
     assert [party_names(some) for some in (replies[1:], replies)] == [["a", "b"], ["client 0", "client 1", "client 2"]]
@@ -202,7 +203,8 @@ def test_limits_in_closed_form():
     expected = {"count": N, "empty": N, "pairs": [N] * 3, "sum": [3.0 * N] * 2}
     require_limits(incomplete_limits.observed_limits(THREE, pairs=True), expected)
     request = {"centre": np.zeros(2), "features": SPREAD, "columns": np.array([3.0, 4.0])}
-    require_limits(short_words._product_limits(request, THREE), {"product": [[6.0, 8.0], [9.0, 12.0]]})
+    correction = short_words.short_questions(RunConfig(), 8, lambda public: 2, corrections=1)["correction"]
+    require_limits(correction.limits(request, THREE), {"product": [[6.0, 8.0], [9.0, 12.0]]})
 
 
 def test_nearly_singular_models_stay_within_limits():
@@ -261,15 +263,19 @@ def test_numbers_that_no_rows_have_are_refused():
     def unresolved(missed):
         return 1.0, np.array([MAX_UNRESOLVED_SHARE * 4.0, missed]), np.array([3.0, 1.0])
 
-    observed, possible = (3, np.array([3.0, 1.0])), require_possible_product
+    def observed_by(*counts):
+        next(program := incomplete.observed_values(SimpleNamespace(config=RunConfig(bound=10.0)), scale=False))
+        program.send(Total({"count": 4.0, "empty": 1.0, "values": np.array(counts), "sum": np.zeros(2)}, 3))
+
+    observed, possible = (3.0, 1.0), require_possible_product
     impossible = 2.0001e6, -2.0001e6, 1e300, np.nan, np.inf
     for check, right, wrong, error, named in (
         (row_limits.require_max_rows, (N // 8, 8), (N // 8 + 1, 8), DataError, ["4,294,967,296"]),
         (row_limits.require_resolved, unresolved(0.0), unresolved(1e-15), ConfigError, ["'bound'"]),
         (row_limits.require_scalable, rounded(1e4, 0.9e-26), rounded(1e4, 1.1e-26), ConfigError, ["'bound'", 1]),
         (row_limits.require_scalable, rounded(1e30, 0.9e-11), rounded(1e30, 1.1e-11), ConfigError, ["'bound'", 1]),
-        (incomplete._require_observed, observed, (3, np.array([3.0, 0.0])), DataError, ["[1]"]),
-        *((incomplete._require_observed, observed, (3, np.array([n, 1.0])), ContractError, []) for n in (4.0, -1.0)),
+        (observed_by, observed, (3.0, 0.0), DataError, ["[1]"]),
+        *((observed_by, observed, (n, 1.0), ContractError, []) for n in (4.0, -1.0)),
         *((possible, product_of(2e6), product_of(n), ContractError, [2, "'p-cov'"]) for n in impossible),
     ):
         check(*right)

@@ -2,6 +2,8 @@
 
 import json
 import re
+from multiprocessing.context import BaseContext
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,7 +14,7 @@ from fedpca_flwr.maths.eigen import principal_angles
 
 pytest.importorskip("resource", reason="benchmarks measure by what POSIX counts")
 
-from fedpca_flwr.simulations.benchmarks import harness, memory, messages, speed
+from fedpca_flwr.simulations.benchmarks import memory, messages, speed
 from fedpca_flwr.simulations.benchmarks.__main__ import NAMES, main
 from tests.refusals import unnamed
 
@@ -84,11 +86,6 @@ def test_rivals_are_held_against_the_exact_components(monkeypatch, capsys):
     assert none == ["missing", "not installed", *["-"] * 5]
 
 
-def here(program, *arguments, load=None, warm_up=None):
-    """`isolate` in this process: one of its own takes seconds."""
-    return harness._measure(program, arguments, load, warm_up)
-
-
 @pytest.mark.engine
 def test_liars_are_named_and_nobody_else(capsys):
     (none, *lies) = cells(printed(capsys, "influence", "--quick"))
@@ -99,7 +96,7 @@ def test_liars_are_named_and_nobody_else(capsys):
 
 @pytest.mark.engine
 def test_sparse_rows_and_drawn_genotypes_have_the_components_of_all(capsys, monkeypatch):
-    monkeypatch.setattr(harness, "isolate", here)
+    monkeypatch.setattr(BaseContext, "Pool", lambda _, size: ThreadPool(size))  # a process of its own takes seconds
     text = printed(capsys, "sparse", "--rows", "300", "--features", "40", "--parties", "2")
     assert float(re.search(r"largest angle (\S+)", text)[1]) <= 1e-6
     pytest.importorskip("bed_reader", reason="writes the tests' .bed files")

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from fedpca_flwr import run
 from fedpca_flwr.errors import ConfigError, DisclosureError, FedPCAError, value_text
 from fedpca_flwr.simulations import ray_engine
-from fedpca_flwr.simulations.loopback import _with_deadline
+from fedpca_flwr.simulations.loopback import LoopbackProxy
 from fedpca_flwr.simulations.python_words import python_words
 from tests.families import cut, rows
 from tests.refusals import refused
@@ -23,18 +23,22 @@ from tests.refusals import refused
 
 def test_a_late_answer_is_not_taken_for_the_next():
     """One thread works for all messages of a caller, until its caller ends."""
+
+    def within(seconds, work):
+        return LoopbackProxy("1", lambda: Mock(fit=lambda ins: work())).fit(None, seconds, None)
+
     go_on, finished, seen = threading.Event(), threading.Event(), []
     with refused(TimeoutError, "0.01"):
-        _with_deadline(0.01, lambda: (go_on.wait(), finished.set()))
-    assert _with_deadline(60, lambda: "next") == "next"
+        within(0.01, lambda: (go_on.wait(), finished.set()))
+    assert within(60, lambda: "next") == "next"
     go_on.set()
     assert finished.wait(60)
-    assert _with_deadline(60, lambda: "after") == "after"
+    assert within(60, lambda: "after") == "after"
     # Nor is a client that exits the end.
     with refused(RuntimeError, "SystemExit"):
-        _with_deadline(None, lambda: sys.exit(1))
-    assert _with_deadline(None, lambda: 2) == 2
-    waiter = threading.Thread(target=lambda: seen.extend(_with_deadline(60, threading.current_thread) for _ in "12345"))
+        within(None, lambda: sys.exit(1))
+    assert within(None, lambda: 2) == 2
+    waiter = threading.Thread(target=lambda: seen.extend(within(60, threading.current_thread) for _ in "12345"))
     waiter.start()
     waiter.join(60)
     assert len(set(seen)) == 1

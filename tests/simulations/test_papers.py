@@ -167,16 +167,15 @@ def test_a_quick_look_draws_figures_of_each_kind(tmp_path, monkeypatch):
     """Of Cheung et al. 2022, whose program adds vectors of arbitrary sign: a figure of its own says what that costs."""
     sizes = "6-clients-wine", "7-iterations-mixture-5000", "8-warm-breast-cancer", "9"
     drawn = *sizes, "images-digits-3", "12-", "14-"  # one of each kind: to draw figures is most of the work
-    steps = tmp_path / "steps"
-    honest = vertical._draw
+    steps, paper, kept = tmp_path / "steps", vertical.PAPER, (*drawn, "starts", "angles")
 
     def few(results, folder):
-        return honest({name: rows for name, rows in results.items() if name.startswith(drawn)}, folder)
+        return paper.figures({name: rows for name, rows in results.items() if name.startswith(kept)}, folder)
 
     monkeypatch.setattr(vertical, "PARTIES", (3,))
     monkeypatch.setattr(vertical, "BUNDLED", dict.fromkeys(["wine", "breast-cancer"], ((3,), 10, (3,), 3)))
     monkeypatch.setattr(vertical, "SIZES", ((1000, 200), (5000, 1000)))
-    monkeypatch.setattr(vertical, "_draw", few)
+    monkeypatch.setattr(vertical, "PAPER", replace(paper, figures=few))
     assert main(["vertical", "--output", str(tmp_path), "--shrink", "20"]) == 0
     for name in ("12-digits-3", "14-digits-3", *drawn[:-2]):
         assert is_png(tmp_path / f"{name}.png")

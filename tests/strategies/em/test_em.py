@@ -20,7 +20,7 @@ from fedpca_flwr.maths.eigen import principal_angles
 from fedpca_flwr.maths.sums import pool
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.strategies.em import method as em
-from fedpca_flwr.strategies.em.factor_em import FactorGaussian
+from fedpca_flwr.strategies.em.factor_em import FactorEM, FactorGaussian
 from fedpca_flwr.strategies.em.gaussian_em import Gaussian
 from fedpca_flwr.strategies.em.incomplete_client import IncompleteClient
 from tests.families import cut, rows
@@ -372,16 +372,27 @@ def test_a_feature_in_another_unit_is_named(options):
     assert "other_units" not in run("em", parties, n_components=1, min_rows=1, **options).log
 
 
-def test_the_next_factor_or_the_noise_follows():
-    """The factors have the variances 4, 3 and 0.5, and all five features together 10."""
-    fitted = SimpleNamespace(total=10.0, values=np.array([4, 3, 0.5]), vectors=np.eye(5)[:, :3], rows=7)
-    for k, following, scaled in ((2, 0.5, False), (2, 0.5, True), (3, 1.25, False), (3, 1.25, True)):
-        square = 1 if scaled else 4
-        solution = em._factor_solution(fitted, np.zeros(5), np.full(5, 2.0), k, scaled=scaled)
-        assert (solution.pairs.following, solution.total) == (square * following, square * 10)
-        np.testing.assert_array_equal(solution.pairs.values, square * fitted.values[:k])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("less", [0.0, 1e-9])
+def test_the_next_factor_or_the_noise_follows(less, scaled, monkeypatch):
+    """What follows the last component varies as this, or a little less."""
+    X, vectors, mean = np.vstack(parties := parties_of_three()), np.eye(6)[:, :3], np.zeros(6)
+    square = 1.0 if scaled else np.nanvar(X, axis=0).mean()
+    for third, noise in ((3 * (1 - less), 1.0), (0.5, 0.5 * (1 - less))):
+        k, values, total = 2 if noise == 1 else 3, np.array([4, 3, third]), 7 + third + 3 * noise
+        fitted = {"mean": mean, "values": values, "vectors": vectors, "total": total}
+        monkeypatch.setattr(FactorEM, "add", lambda self, sums, fitted=fitted: self.__dict__.update(fitted))
+        model = fit("em", parties, **{**WIDE, "n_components": k}, factors=3, max_rounds=1, scale=scaled)
+        notes = [note for note in model.log["notes"] if f"components {k} and {k + 1} have equal variance" in note]
+        assert len(notes) == (less == 0)
+        np.testing.assert_allclose(model.singular_values_**2, square * values[:k], rtol=1e-12)
+        np.testing.assert_allclose(model.explained_variance_ratio_, values[:k] / total, rtol=1e-12)
+
+
+def test_factors_are_ten_more_than_components_or_as_asked():
     for k, requested, count in ((2, 0, 12), (2, 3, 3), (39, 0, 39), (2, 39, 39)):
-        assert em._factor_count(k, requested, 150, 40) == count
+        parties, options = np.array_split(of_factors(150), 3), {**WIDE, "n_components": k, "max_rounds": 1}
+        assert fit("em", parties, **options, factors=requested).factors_.shape == (count + 1, 40)
 
 
 def test_pixels_that_few_rows_have_do_not_hold_the_iteration_up():

@@ -1,7 +1,5 @@
 """Personalised PCA (Ozkara et al. 2023; gradients: tests/papers): own components, mu, solvers and the manifold."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from scipy.linalg import eigh
@@ -118,6 +116,10 @@ def test_parties_too_small_or_that_hold_out_other_rows_are_told():
     model, _ = finished(parts)
     assert any("no party has 5 rows" in note for note in model.log["notes"])
     assert principal_angles(model, pooled_pca(np.vstack(parts), 3)).max < 1e-6
+    parts, masked = [rows(5, 12, seed=i) for i in range(2)], {"secure_aggregation": True, "bound": 20.0}
+    finished(parts, **masked, min_parties=2, n_components=8, iterations=1)
+    with refused(ConfigError, "'n-components'", 9, 8, "'mu'"):
+        finished(parts, **masked, min_parties=2, n_components=9)
     server = server_of("personalised", related(), n_components=3)
     tamper_arrays(server, 2, lambda arrays: [arrays[0] + 1, *arrays[1:]])
     with refused(ContractError, "client 2", 25, 24, 30):
@@ -212,13 +214,16 @@ def test_deviations_set_the_strength_from_any_start(start):
 
 
 def test_ties_choose_the_largest_mu_and_false_sums_none():
-    assert method._best_mu(np.array([3, 1, 2, 1 + 1e-9, 1.1, 2, 2, 2]), 10.0) == ((1.0,), 3)
-    assert method._best_mu(np.array([3, 1, 2, 1 + 1e-7, 1.1, 2, 2, 2]), 10.0) == ((0.1,), 1)
-    run_of_three = SimpleNamespace(options=SimpleNamespace(n_components=3))
-    method.Personalised._require_enough_rows(run_of_three, 3)
-    with refused(ConfigError, "'n-components'", 3, 2):
-        method.Personalised._require_enough_rows(run_of_three, 2)
-    server = server_of("personalised", related(m=2), n_components=3, mu=1.0)
+    parts = related(m=2)
+    total = 48 * np.vstack([X[~validation_rows(X, 42)] for X in parts]).var(axis=0).sum()
+    for more, mu, best in ((0.9e-9, 1.0, 3), (1.1e-9, 0.1, 1)):
+        server, errors = server_of("personalised", parts, n_components=3), np.array([3, 1, 2, 1 + more, 1.1, 2, 2, 2])
+        for party in (0, 1):
+            tamper_arrays(server, party, lambda _, said=(1 - party) * total * errors: [said], "choose")
+        measured = finish(server).log["measured"]
+        error = 12 * measured["held_out_squared_error_per_row"] / total
+        assert (measured["mu"], error) == (mu, pytest.approx(errors[best], rel=1e-12))
+    server = server_of("personalised", parts, n_components=3, mu=1.0)
     tamper_arrays(server, 0, lambda arrays: [3e6 * np.sign(arrays[0])], "share")
     with refused(ContractError, "orthonormal"):
         finish(server)
