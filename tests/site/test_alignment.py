@@ -89,6 +89,8 @@ def test_all_sites_have_ids_or_none_and_one_secret_or_seed_for_their_digests(fil
     secret.write_bytes(bytes(15))
     with refused(ConfigError, "'ids-secret'", 15, 16):
         read_ids_secret(str(secret))
+    with refused(ConfigError, "'ids-secret'"):
+        read_ids_secret(str(tmp_path))
 
 
 def test_the_id_column_is_no_feature_and_needs_columns(tmp_path):
