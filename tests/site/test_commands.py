@@ -126,7 +126,8 @@ def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys
         assert levels == {"ward": common}
         rows.to_csv(file := tmp_path / f"bare {name}.csv", index=False, header=False)
         assert printed_levels(file, "--categories", "1", "--label", "2")[0] == {"1": common}
-        node = NodeConfig(partition_id=0, num_partitions=2, data=str(file), label="2", categories="1")
+        key = {"label" if name == "north" else "leave-out": "2"}
+        node = NodeConfig.parse({"partition-id": 0, "num-partitions": 2, "data": str(file), "categories": "1", **key})
         encoded = local_table(node, RunConfig(levels='{"1": ["a"]}'))
         permit_levels(node, encoded, encoded.names[1:])
         assert encoded.names == ("0", "1=a", "1=other", "1=missing")

@@ -28,10 +28,11 @@ from fedpca_flwr.site import watch
 from fedpca_flwr.site.node import deployment
 from fedpca_flwr.site.rows.vault import Vault
 from fedpca_flwr.site.scores import OddRows, outlier_file, row_names, score_file
+from fedpca_flwr.strategies import FACTORY
 from fedpca_flwr.transports.identity import read_member_keys
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, identities, peak_of, proxy_of, server_of, sites_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 @pytest.mark.parametrize(("suffix", "scale"), [(".npy", True), (".csv", False)])
@@ -101,6 +102,8 @@ def test_a_refusal_runs_the_sites_own_command(sites, tmp_path):
     with pytest.raises(FedPCAError):
         finish(sites)
     assert record.read_text().split("\n") == [f"{context_of(sites, 1).run_id} DisclosureError", ""]
+    said = FACTORY.client(context_of(sites, 0), lambda *given: given[2]).fit([], {"phase": "moments"})[2]
+    assert not unnamed(said["message"], "IndexError"), "a fault of an app is named by its class"
 
 
 FAILURES = {"/nowhere/command": "FileNotFound", "false": "Called", "an 'open quote": "Value", "sleep 60": "Timeout"}
