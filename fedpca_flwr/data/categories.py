@@ -43,8 +43,7 @@ def encoded(frame: Any, levels: Levels, name: str, min_rows: int = 1, round_rows
     absent = [column for column in levels if column not in columns]
     if absent:
         raise DataError(f"{name} lacks columns whose levels the run declares: {labels_text(absent)}")
-    numeric = [column for column in columns if column not in levels]
-    data = opened.values()
+    numeric, data = [column for column in columns if column not in levels], opened.values()
     cells = [(_column_cells(data, column), declared) for column, declared in levels.items()]
     parts = [_indicator_columns(*pair, min_rows, round_rows) for pair in cells]
     if numeric:
@@ -57,7 +56,8 @@ def append_indicators(
 ) -> Table:
     """Append the 0/1 indicators of columns of categories to a table of numbers, and raise DataError, as `encoded`."""
     parts = [_indicator_columns(cells[column], declared, min_rows, round_rows) for column, declared in levels.items()]
-    return check_rows(np.column_stack([to_array(table.rows), *parts]), (*table.names, *indicator_names(levels)))
+    names = table.names or map(str, range(table.shape[1]))  # of a file without a header: positions
+    return check_rows(np.column_stack([to_array(table.rows), *parts]), (*names, *indicator_names(levels)))
 
 
 MISSING_TEXTS = frozenset({"", "na", "nan", "n/a", "#n/a", "<na>", "null", "none"})

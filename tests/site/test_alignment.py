@@ -89,6 +89,8 @@ def test_all_sites_have_ids_or_none_and_one_secret_or_seed_for_their_digests(fil
     secret.write_bytes(bytes(15))
     with refused(ConfigError, "'ids-secret'", 15, 16):
         read_ids_secret(str(secret))
+    with refused(ConfigError, "'ids-secret'"):
+        read_ids_secret(str(tmp_path))
 
 
 def test_the_id_column_is_no_feature_and_needs_columns(tmp_path):
@@ -101,6 +103,7 @@ def test_the_id_column_is_no_feature_and_needs_columns(tmp_path):
         loaded = local_table(node, RunConfig())
         np.testing.assert_array_equal(loaded.rows[loaded.row_positions], COHORT[:, :2])
         assert (np.diff(loaded.ids.astype(float)) > 0).all()
+        assert loaded.split == "columns"
     pd.DataFrame({"key": [" a ", None]}).to_parquet(tmp_path / "lacks.parquet")
     assert read_ids(str(tmp_path / "lacks.parquet"), "key", 2) == ["a", ""]
     (tmp_path / "own.csv").write_text(f"id,a\n{'r' * 200_000},1\ns,2\n")

@@ -5,7 +5,9 @@ import os
 import ssl
 import stat
 from contextlib import ExitStack
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from cryptography import x509
@@ -13,8 +15,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
 from fedpca_flwr.cli import main
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
 from fedpca_flwr.site.alignment import read_ids_secret
+from fedpca_flwr.site.local_table import local_table
+from fedpca_flwr.site.rules.policy import permit_levels
 from tests.refusals import unnamed
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("flags", "days"), [(["--days", "30"], 30), ([], 365), (["--days", "36500"], 36500)])
@@ -62,6 +70,7 @@ def test_secrets_are_for_their_owner_and_never_overwritten(tmp_path, monkeypatch
         (["keys", "key", "--partition-id", "0"], ["key"]),
         (["node-key", "site0"], ["site0"]),
         (["ids-secret", "salt"], ["salt"]),
+        (["init"], ["site.toml"]),
         (["certificates", ".", "--host", "localhost"], ["ca.key", "server.key"]),
     ):
         with ExitStack() as stack:
@@ -84,15 +93,17 @@ def test_what_cannot_be_done_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file, text in {"no.json": "no json", "list.json": '["a"]', "empty.json": '{"ward": []}'}.items():
         (tmp_path / file).write_text(text)
-    new = ["certificates", "new", "--host"]
+    new, files = ["certificates", "new", "--host"], ["no.json", "list.json", "empty.json"]
+    rehearsed = ["rehearse", "new", "--app", str(ROOT), "--data", *files, "--run-config", "method='nope'"]
     for command, expected in (
         ([*new, ""], ["host is '', expected"]),
         ([*new, "a.org", "höst", "a b", "a:18000", "https://x"], ["host is 'höst', 'a b', 'a:18000', 'https://x'"]),
         *(([*new, "localhost", "--days", days], [f"days is {days}", "1 to 36500"]) for days in ("0", "36501")),
         (["rehearse", ".", "--app", "."], ["is not empty"]),
         (["rehearse", "new", "--app", "nowhere"], ["nowhere is not the folder of fedpca-flwr"]),
+        (rehearsed, [*files, "'nope'"]),
         (["variants", "mine.bim"], ["mine.bim"]),
-        *((["levels", file], ["levels"]) for file in ("no.json", "list.json", "empty.json")),
+        *((["levels", file], ["levels"]) for file in files),
         (["levels", "no.json", "list.json", "--categories", "ward"], ["--categories", "2 files"]),
     ):
         assert main(["site", *command]) == 2
@@ -101,19 +112,28 @@ def test_what_cannot_be_done_is_named(tmp_path, capsys, monkeypatch):
         assert not list(tmp_path.glob("new/*"))
 
 
-def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys):
+def test_sites_agree_on_the_levels_that_enough_rows_of_one_have(tmp_path, capsys, caplog):
     def printed_levels(*arguments):
         main(["site", "levels", *map(str, arguments)])
         printed = capsys.readouterr()
         return json.loads(printed.out), printed.err
 
     north, south = ["a"] * 12 + ["b"] * 11 + ["rare"] + [None] * 12, ["c"] * 10 + ["b"] * 3
-    for name, cells, expected in (("north", north, ["a", "b"]), ("south", south, ["c"])):
+    for name, cells, common, sums in (("north", north, ["a", "b"], [12] * 3), ("south", south, ["c"], [0, 13, 0])):
         rows = pd.DataFrame({"mass": range(len(cells)), "ward": cells, "label": "yes"})
         rows.to_csv(tmp_path / f"{name}.csv", index=False)
         levels, _ = printed_levels(tmp_path / f"{name}.csv", "--categories", "ward", "--label", "label")
-        assert levels == {"ward": expected}
+        assert levels == {"ward": common}
+        rows.to_csv(file := tmp_path / f"bare {name}.csv", index=False, header=False)
+        assert printed_levels(file, "--categories", "1", "--label", "2")[0] == {"1": common}
+        key = {"label" if name == "north" else "leave-out": "2"}
+        node = NodeConfig.parse({"partition-id": 0, "num-partitions": 2, "data": str(file), "categories": "1", **key})
+        encoded = local_table(node, RunConfig(levels='{"1": ["a"]}'))
+        permit_levels(node, encoded, encoded.names[1:])
+        assert encoded.names == ("0", "1=a", "1=other", "1=missing")
+        assert np.asarray(encoded.rows)[:, 1:].sum(axis=0).tolist() == sums
         (tmp_path / f"{name}.json").write_text(json.dumps(levels))
     levels, note = printed_levels(tmp_path / "north.json", tmp_path / "south.json")
     assert levels == {"ward": ["a", "b", "c"]}
+    assert not unnamed(caplog.text, "'1'", "this site", "'a'")
     assert not unnamed(note, "'ward'", "north.json", "south.json", "'a', 'b'", "'c'")

@@ -3,13 +3,13 @@
 import csv
 import logging
 import os
+import re
 import shlex
 import socket
 import stat
 import subprocess
 import sys
 import threading
-from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +27,12 @@ from fedpca_flwr.protocol.site_log import journal_logger
 from fedpca_flwr.site import watch
 from fedpca_flwr.site.node import deployment
 from fedpca_flwr.site.rows.vault import Vault
-from fedpca_flwr.site.scores import OddRows, row_names, score_file
+from fedpca_flwr.site.scores import OddRows, outlier_file, row_names, score_file
+from fedpca_flwr.strategies import FACTORY
 from fedpca_flwr.transports.identity import read_member_keys
 from tests.families import cut, rows
 from tests.harness import at_sites, context_of, finish, identities, peak_of, proxy_of, server_of, sites_of
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 
 @pytest.mark.parametrize(("suffix", "scale"), [(".npy", True), (".csv", False)])
@@ -54,17 +55,22 @@ def test_scores_are_written_complete_and_in_order(suffix, scale, tmp_path):
 
 def test_a_row_is_odd_beyond_either_limit_and_has_its_id(tmp_path):
     """One component of variance 4 along the first of three features; limits of T2 and SPE are 4 and 1."""
-    stream = BytesIO()
-    odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), np.array([4.0, 1.0]), np.arange(4) < 3, stream)
-    odd_rows.add(np.array([[4.0, 0.0, 1.0], [6.0, 1.0, 0.0]]))
-    odd_rows.add(np.array([[0.0, 0.5, 2.0], [99.0, 99.0, 98.0]]))
+    limits, parts = np.array([4.0, 1.0]), [[[4.0, 0, 1], [6, 1, 0]], [[0, 0.5, 2], [99, 99, 98]]]
+    with outlier_file(str(tmp_path / "s.npy"), limits) as stream:
+        odd_rows = OddRows(np.array([[1.0, 0.0, 0.0]]), np.array([4.0]), limits, np.arange(4) < 3, stream)
+        assert len(list(odd_rows.watch(map(np.array, parts)))) == 2
     np.testing.assert_array_equal(odd_rows.exceeding, [1, 1])
-    columns = list(zip(*(line.split(",") for line in stream.getvalue().decode().splitlines()), strict=True))
+    header, *lines = (tmp_path / "s-outliers.csv").read_text().splitlines()
+    assert header == "T2,T2 limit,SPE,SPE limit,odd,features,row"
+    columns = list(zip(*(line.split(",") for line in lines), strict=True))
     assert (columns[0][:3], columns[2][:3]) == (("4", "9", "0"), ("1", "1", "4.25"))
     assert columns[4:] == [tuple("0111"), ("2 0 1", "1 0 2", "2 1 0", "1 2 0"), tuple("0123")]
     (tmp_path / "a.fam").write_text('f1 p1 0 0 0 -9\nf"2 p,2 0 0 0 -9\n')
     (cells,) = csv.reader([",".join(row_names(str(tmp_path / "a.bed")))])
     assert cells == ["f1 p1", 'f"2 p,2']
+    with score_file(str(tmp_path / "s.eigenvec"), 2, 2, str(tmp_path / "a.bed")) as keep:
+        keep(np.array([[0.5, 1], [2, -1]]))
+    assert (tmp_path / "s.eigenvec").read_text() == '#FID\tIID\tPC1\tPC2\nf1\tp1\t0.5\t1\nf"2\tp,2\t2\t-1\n'
 
 
 @pytest.mark.engine
@@ -96,15 +102,20 @@ def test_a_refusal_runs_the_sites_own_command(sites, tmp_path):
     with pytest.raises(FedPCAError):
         finish(sites)
     assert record.read_text().split("\n") == [f"{context_of(sites, 1).run_id} DisclosureError", ""]
+    said = FACTORY.client(context_of(sites, 0), lambda *given: given[2]).fit([], {"phase": "moments"})[2]
+    assert not unnamed(said["message"], "IndexError"), "a fault of an app is named by its class"
 
 
-@pytest.mark.parametrize("command", ["/nowhere/command", "false", "an 'open quote", "sleep 60"])
+FAILURES = {"/nowhere/command": "FileNotFound", "false": "Called", "an 'open quote": "Value", "sleep 60": "Timeout"}
+
+
+@pytest.mark.parametrize("command", FAILURES)
 def test_a_command_that_fails_or_hangs_changes_no_answer(command, sites, caplog, monkeypatch):
     monkeypatch.setattr(watch, "COMMAND_SECONDS", 0.2 if "sleep" in command else 30.0)
     context_of(sites, 1).node_config |= {"min-rows": 41, "on-refusal": command}
     with refused(FedPCAError, "min-rows", 41):
         finish(sites)
-    assert "on-refusal" in caplog.text
+    assert re.search(f"on-refusal.*{FAILURES[command]}", caplog.text)
 
 
 @pytest.fixture

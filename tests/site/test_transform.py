@@ -12,10 +12,14 @@ import pytest
 from scipy import sparse
 
 from fedpca_flwr import ConfigError, DataError, DisclosureError, FederatedPCA, PCAModel, analyses
+from fedpca_flwr.config.node_config import NodeConfig
+from fedpca_flwr.config.run_config import RunConfig
+from fedpca_flwr.data.table import check_rows
 from fedpca_flwr.data.transforms import TRANSFORMS
 from fedpca_flwr.maths.rows import Blocks
 from fedpca_flwr.model.loadings import Loadings
 from fedpca_flwr.model.second_moments import SecondMoments
+from fedpca_flwr.site.transform import transform_rows
 from tests.harness import at_sites, finish, fit, read_in_blocks, server_of
 from tests.refusals import refused
 from tests.site.test_alignment import site
@@ -110,6 +114,10 @@ def test_what_transforms_and_column_weights_do_not_go_with_is_named():
     for options in ({"keep": "moments"}, {"adjust_for": "0"}, {"column_weights": "1 0 1 1 1"}, {"column_weights": "x"}):
         with refused(ConfigError, "'column_weights'", *options):
             fit("p-cov", SPLIT(X), n_components=2, **{"column_weights": "1 1 1 1 1", **options})
+    for own, of_run in (("", "log1p"), ("log1p", ""), ("log1p", "sqrt")):
+        node = NodeConfig(partition_id=0, num_partitions=1, data="rows.csv", transform=own)
+        with refused(DisclosureError, *(f"'{key}'" if key else "not set" for key in (own, of_run))):
+            transform_rows(check_rows(X), node, RunConfig(transform=of_run))
     for method in ("p-cov", "sub-it", "qr-pca"):
         with refused(ConfigError, "'column_weights'", 2, 5):
             fit(method, SPLIT(X), n_components=2, column_weights="1 2")

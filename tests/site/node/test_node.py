@@ -26,6 +26,7 @@ from fedpca_flwr.config.site_file import read_site_file
 from fedpca_flwr.errors import ConfigError, FedPCAError
 from fedpca_flwr.protocol import messages
 from fedpca_flwr.protocol.quorum import PCA_KEY
+from fedpca_flwr.site import commands
 from fedpca_flwr.site.commands import ONE_THREAD
 from fedpca_flwr.site.custodian import AppName
 from fedpca_flwr.site.rules import audit
@@ -91,6 +92,19 @@ def test_every_message_of_a_refused_app_is_noted_and_answered(kind, process, tmp
     with refused(FedPCAError, "fedpca/other"):
         FedPCA("p-cov", n_components=1, clients=1).start(LocalGrid(app, [keys]))
     assert [event.kind for event in audit.audit(f"{tmp_path}/journal").events[-2:]] == ["run", "refused"]
+
+
+def test_a_site_starts_on_linux_with_one_thread_and_the_installed_app(tmp_path, monkeypatch):
+    started: list = []
+    monkeypatch.setattr(node.os, "execve", lambda program, words, environment: started.append(environment))
+    monkeypatch.setattr(node, "run_site", lambda *given: started.append(given))
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    commands.node(tmp_path)
+    assert ONE_THREAD.items() <= started[0].items()
+    assert started[1:] == [(tmp_path, site_app.app_for)]
+    monkeypatch.delattr(node.os, "memfd_create")
+    with refused(ConfigError, "--node-config"):
+        commands.node(tmp_path)
 
 
 MANY_FORKS = """

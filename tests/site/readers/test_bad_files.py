@@ -20,6 +20,7 @@ from scipy import sparse
 from fedpca_flwr.cli import main
 from fedpca_flwr.errors import ConfigError, DataError, FedPCAError
 from fedpca_flwr.maths.rows import to_array
+from fedpca_flwr.site.local_table import local_table
 from fedpca_flwr.site.node import doctor
 from fedpca_flwr.site.readers import office_files, unpacking
 from fedpca_flwr.site.readers.files import read, read_ids
@@ -172,7 +173,9 @@ def test_a_bad_file_gets_one_clear_error_and_never_a_number(kind, tmp_path, capl
     context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config=values)
     with caplog.at_level(logging.ERROR, "fedpca_flwr.client"):
         arrays, _, reply = FACTORY.client(context).fit([], {"phase": "statistics"})
+        of_app = FACTORY.client(context, local_table).fit([], {"phase": "statistics"})  # which reads the site's file
     assert arrays == []
+    assert of_app == ([], 0, reply)
     assert reply["error"] == ("ConfigError" if suffix == ".ods" else "DataError")
     assert re.search(text, reply["message"]), reply["message"]
     assert re.search(place, caplog.text), caplog.text

@@ -127,7 +127,7 @@ def test_endless_refusals_are_one_counted_line(tmp_path, capsys, monkeypatch):
     assert not result.gap
     assert [event.kind for event in result.events].count("refused") == MAX_REFUSAL_EVENTS
     assert [(counted.times, counted.run) for counted in result.further_refusals] == [(60 - MAX_REFUSAL_EVENTS, "62")]
-    main(["site", "status", str(tmp_path / "journal")])
+    assert main(["site", "status", str(tmp_path / "journal")]) == 0
     last = [event for event in result.events if event.kind == "refused"][-1].number
     *_, line = capsys.readouterr().out.splitlines()
     assert line == f"after event {last}: 50 further refusals, the last at {next(clock) - 1} of run 62"

@@ -127,7 +127,7 @@ def test_all_files_that_a_site_could_not_write_are_named(tmp_path):
     (tmp_path / "file").touch()
     scores, loadings = (str(tmp_path / "file" / name) for name in ("scores.npy", "loadings.npz"))
     (tmp_path / "model.npz").mkdir()
-    for unwritable in (scores, str(tmp_path / "scores.txt")):
+    for unwritable in (scores, *(str(tmp_path / f"scores.{suffix}") for suffix in ("txt", "eigenvec"))):
         with refused(ConfigError, "'scores'", "'loadings'", "'model'"):
             policy.require_files(node(scores=unwritable, loadings=loadings, model=str(tmp_path)))
     policy.require_files(node(scores=str(tmp_path / "scores.eigenvec"), data="people.bed"))
