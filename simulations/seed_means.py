@@ -98,10 +98,10 @@ def runs_text(record: Record) -> str:
 
 def failure_texts(record: Record) -> list[str]:
     """Return a text with seeds for each error in a record of several runs; none if all runs failed."""
-    by_error: dict[str, list[int]] = {}
+    by_error: dict[str, list[str]] = {}
     for seed, error in ({} if "error" in record else record.get("failures", {})).items():
-        by_error.setdefault(error, []).append(seed)
-    return [f"seed{'s'[: len(seeds) - 1]} {', '.join(map(str, seeds))} failed: {error}" for error, seeds in by_error.items()]
+        by_error.setdefault(error, []).append(str(seed))
+    return [f"seed{'s'[: len(seeds) - 1]} {', '.join(seeds)} failed: {error}" for error, seeds in by_error.items()]
 
 
 def axes_with_values(records: Sequence[Record]) -> list[str]:
