@@ -183,16 +183,15 @@ def test_keys_contributions_and_signatures_are_not_changed_unseen(phase, change)
 
 def test_a_party_with_another_secret_stops_all_before_the_first_sum(monkeypatch):
     """A party that sends different contributions to different parties: the digests that all sign are not the same."""
-    exchanged, honest = heard(server := blind_server(), 0), BlindParty._encrypt_contribution
+    exchanged, honest = heard(server := blind_server(), 0), BlindParty.answer
 
-    def inconsistent(self, party, request):
-        answer = honest(self, party, request)
-        if self._partition == 1:
-            other = self._cipher(party, 1, 0).encrypt(bytes(12), bytes(32), None)
-            answer["encrypted"][0] = np.frombuffer(other, np.uint8)
+    def inconsistent(self, party, phase, request):
+        answer = honest(self, party, phase, request)
+        if phase == "secrets" and self.policy.signer.identity.party == 1:
+            answer["encrypted"][0] = honest(self, party, phase, request)["encrypted"][0]
         return answer
 
-    monkeypatch.setattr(BlindParty, "_encrypt_contribution", inconsistent)
+    monkeypatch.setattr(BlindParty, "answer", inconsistent)
     with refused(DisclosureError, "run secret"):
         finish(server)
     assert [entry.phase for entry in exchanged if entry.said] == ["keys", "secrets", "agree"]
