@@ -156,8 +156,7 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
         with refused(DisclosureError, "p-cov"):
             finish(server_of("p-cov", [rows(50)] * 3, n_components=2, site=site, **secure))
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
-    assert released(tmp_path) == ["joint"]
-    assert compute.call_count == 2
+    assert (released(tmp_path), compute.call_count) == (["joint"], 2)
     with refused(DisclosureError, "client 0", 1, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
     assert (released(tmp_path), compute.call_count) == (["joint"], 2)
@@ -314,43 +313,36 @@ def test_shares_cover_the_remaining_variance_or_are_lower_bounds():
 
 
 def test_noise_is_in_units_of_the_data(monkeypatch):
-    """Noise of four parties, and rows in a bound that is not 1."""
+    """Noise of four parties, and rows in a bound that is not 1; a count that noise made too small ends no run."""
     functions = choose_shells, private_scatter.row_reach, method.estimate_variances
     choose, reach, estimate = (Mock(wraps=function) for function in functions)
     monkeypatch.setattr(method, "choose_shells", choose)
     monkeypatch.setattr(private_scatter, "row_reach", reach)
     monkeypatch.setattr(method, "estimate_variances", estimate)
     server = server_of("dp-pca", cut(rows(6000) * 3, 3000, 1500, 1000, 500), n_components=5, noise_seed=1, epsilon=8.0)
-    exchanged = [heard(server, party) for party in range(4)]
+    exchanged, options = [heard(server, party) for party in range(4)], server.strategy.options
     finish(server)
     *_, octaves, _, (directions, *_), variances, _ = zip(*exchanged, strict=True)
-    step, squared, bound = 1 / GRID_STEPS, GRID_STEPS**-2, variances[0].asked[1]
-
-    def noise(phase, name, unit):
-        return 2 * unit * server.strategy.options.noise(phase).deviations[name]
-
+    noise = {phase: options.noise(phase).deviations for phase in options.phases}  # of a party, in steps
     counts, *others = choose.call_args.args
-    np.testing.assert_allclose(counts, step * sum(party.said[0] for party in octaves))
-    edge = 24**0.5 * noise("directions", "products", squared)
-    assert others == pytest.approx([noise("nearer_octaves", "octaves", step), edge, 5])
+    np.testing.assert_allclose(counts, sum(party.said[0] for party in octaves) / GRID_STEPS)
+    edge = 2 * 24**0.5 * noise["directions"]["products"] / GRID_STEPS**2
+    assert others == pytest.approx([2 * noise["nearer_octaves"]["octaves"] / GRID_STEPS, edge, 5])
     expected = choose_shells(*choose.call_args.args, **choose.call_args.kwargs)
     assert len(expected) > 1
     np.testing.assert_array_equal(directions.asked[1], expected)
-    norms = [12**0.5 * noise(phase, "sum", step) for phase in ("centre", "nearer_centre")]
-    norms.append(6**0.5 * noise("variances", "squares", squared))
+    norms = [2 * 12**0.5 * noise[phase]["sum"] / GRID_STEPS for phase in ("centre", "nearer_centre")]
+    norms.append(2 * 6**0.5 * noise["variances"]["squares"] / GRID_STEPS**2)
     assert [call.kwargs["noise"] for call in reach.call_args_list] == pytest.approx(norms)
-    _, values, deviations, _ = estimate.call_args.args
+    (_, values, deviations, _), bound = estimate.call_args.args, variances[0].asked[1]
     assert bound > 1
-    for place, (name, unit) in enumerate({"rows": step, "squares": squared * bound**2}.items()):
-        np.testing.assert_allclose(values[name], unit * sum(party.said[place] for party in variances))
-        assert deviations[name] == pytest.approx(noise("variances", name, unit))
-
-
-@pytest.mark.parametrize(("count", "row_count"), [(-7.2, 5), (4.4, 5), (6.6, 7)])
-def test_a_count_that_noise_made_too_small_ends_no_run(count, row_count):
-    server = server_of("dp-pca", [rows(50)], **{**FRESH, "n_components": 5})
-    tamper_arrays(server, 0, lambda arrays: [np.rint(count * GRID_STEPS), *arrays[1:]], "joint")
-    assert finish(server).n_samples_ == row_count
+    for place, (name, step) in enumerate({"rows": 1 / GRID_STEPS, "squares": (bound / GRID_STEPS) ** 2}.items()):
+        np.testing.assert_allclose(values[name], step * sum(party.said[place] for party in variances))
+        assert deviations[name] == pytest.approx(2 * step * noise["variances"][name])
+    for count, row_count in ((-7.2, 5), (4.4, 5), (6.6, 7)):
+        server = server_of("dp-pca", [rows(50)], **{**FRESH, "n_components": 5})
+        tamper_arrays(server, 0, lambda said, count=count: [np.rint(count * GRID_STEPS), *said[1:]], "joint")
+        assert finish(server).n_samples_ == row_count
 
 
 def test_noisy_centres_do_not_count_as_components():

@@ -199,47 +199,43 @@ def with_replies(parts, **replies):
 
 def test_unlike_parties_are_left_out_or_refused():
     """Each differs by an exact share of the size of the median matrix, diag(1/2, 1/2), whatever the traces."""
-    offsets, alike = np.array([-2.9, -1, -1, 0, 1, 1, 3.1]), [CLEAN[:40, :2]] * 7
-
-    def scatters_of(share):
-        return [[trace * pack(np.eye(2) + share * value * np.diag([1, -1]))] for trace, value in enumerate(offsets, 1)]
-
-    server = with_replies(alike, signs=scatters_of(0.29))
+    traces, offsets = np.arange(1.0, 8)[:, None, None], np.array([-2.9, -1, -1, 0, 1, 1, 3.1])[:, None, None]
+    near, far = (traces * (pack(np.eye(2)) + share * offsets * [1, 0, -1]) for share in (0.29, 0.31))
+    parts = [CLEAN[:40, :2]] * 7
+    server = with_replies(parts, signs=near)
     exchanged, model = heard(server, 0), finish(server)
     assert server.strategy.excluded_parties == ["client 6"]
     (_, _, unit, _, vectors, units), *_ = (exchange.asked for exchange in exchanged if exchange.phase == "scores")
-    scatter = np.diag([0.5, 0.5]) - 0.29 * 2.9 / 12 * np.diag([1, -1])
-    np.testing.assert_allclose(vectors.T * (units / unit) ** 2 @ vectors, scatter, atol=1e-7)
+    scatter = vectors.T * (units / unit) ** 2 @ vectors
+    np.testing.assert_allclose(scatter, np.diag([0.5, 0.5]) - 0.29 * 2.9 / 12 * np.diag([1, -1]), atol=1e-7)
     expected = {"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}
     assert {name: model.log["measured"][name] for name in expected} == pytest.approx(expected, abs=1e-6)
     with refused(DataError, "31%", "30%"):
-        finish(with_replies(alike, signs=scatters_of(0.31)))
+        finish(with_replies(parts, signs=far))
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
     # They may be others in each step, which leave none.
-    scatters, phases = np.eye(3)[[0, 0, 2], None], ("signs", "shape", "survivors")
+    phases, scatters = ("signs", "shape", "survivors"), np.eye(3)[[0, 0, 2], None]
     others = {phase: np.roll(scatters, place, axis=0) for place, phase in enumerate(phases)}
     with refused(DataError, "'robust-parties'", 3):
-        finish(with_replies(alike[:3], **others))
+        finish(with_replies(parts[:3], **others))
 
 
 def test_a_party_counts_at_most_twice_and_only_where_alike():
     told = (8.0, [4.0, 0], [2.0, 2]), (8.0, [8.0, 0], [1, 1]), (4.0, [2.0, 4], [3, 3])
     replies = [(np.array(weight), np.array(shift), pack(np.diag(scatter))) for weight, shift, scatter in told]
     server = with_replies(cut(CLEAN[120:250, :2], 10, 20, 100), nearer_survivors=replies)
-    exchanged = [heard(server, party) for party in range(3)]
-    model = finish(server)
+    exchanged, model = [heard(server, party) for party in range(3)], finish(server)
     assert not server.strategy.excluded_parties
     asked = {exchange.phase: exchange.asked for exchange in exchanged[0]}
     first, second, third = (own[0].said[2] for own in exchanged)
     np.testing.assert_allclose(asked["median"][0], (first + second + 0.4 * third) / (10 + 20 + 40))
     assert (asked["median"][3], model.log["measured"]["rows_far_off"]) == (130, pytest.approx(1 - 20 / 130))
-    centre, *_, vectors, middles, spreads, _, _, _, _ = asked["nearer_survivors"]
+    centre, _, _, _, vectors, middles, spreads, *_ = asked["nearer_survivors"]
+    mean, axes = np.array([0.5, 0]), spreads[:, None] * vectors  # the median of (1/2, 0), (1, 0) and (1/2, 1)
+    np.testing.assert_allclose(model.mean_, centre + middles @ vectors + mean @ axes)
     *_, turned, units = asked["variances"]
-    mean = np.array([0.5, 0])  # the median of (1/2, 0), (1, 0) and (1/2, 1)
-    np.testing.assert_allclose(model.mean_, centre + (middles + spreads * mean) @ vectors)
-    axes = spreads[:, None] * vectors
     np.testing.assert_allclose(turned.T * units**2 @ turned, axes.T @ (np.eye(2) - np.outer(mean, mean)) @ axes)
 
 
@@ -335,12 +331,10 @@ def test_few_survivors_are_told_nowhere(inside, told, session):
     scores = LOCAL_ROWS[np.argsort(np.abs(LOCAL_ROWS - LOCAL_ROWS[7]).max(axis=1))] - LOCAL_ROWS[7]
     spread = np.abs(scores[inside - 1 : inside + 1]).max(axis=1).mean() / 16
     upto(session, "survivors", spread)
-    (count, weight, shift, scatter), _ = session.ask("survivors", survivors(spread, 1e6, [1e-9, 100.0]))
-    near = scores[:inside] / spread
+    reply, near = session.ask("survivors", survivors(spread, 1e6, [1e-9, 100.0]))[0], scores[:inside] / spread
     weights = told * (1 - np.linalg.norm(near, axis=1) / 100)
-    assert (count, weight) == (40, pytest.approx(weights.sum()))
-    np.testing.assert_allclose(shift, weights @ near)
-    np.testing.assert_allclose(scatter, pack(np.asfortranarray(near.T * weights @ near)))
+    expected = 40, weights.sum(), weights @ near, pack(np.asfortranarray(near.T * weights @ near))
+    np.testing.assert_allclose(np.hstack(reply), np.hstack(expected))
 
 
 def test_few_others_are_told_nowhere():
