@@ -320,7 +320,7 @@ def test_noise_is_in_units_of_the_data(monkeypatch):
     monkeypatch.setattr(private_scatter, "row_reach", reach)
     monkeypatch.setattr(method, "estimate_variances", estimate)
     server = server_of("dp-pca", cut(rows(6000) * 3, 3000, 1500, 1000, 500), n_components=5, noise_seed=1, epsilon=8.0)
-    exchanged, options = [heard(server, party) for party in range(4)], server.strategy.options
+    exchanged, options = [heard(server, party) for party in range(4)], DPOptions(epsilon=8.0)
     finish(server)
     *_, octaves, _, (directions, *_), variances, _ = zip(*exchanged, strict=True)
     noise = {phase: options.noise(phase).deviations for phase in options.phases}  # of a party, in steps

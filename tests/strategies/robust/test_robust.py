@@ -2,6 +2,7 @@
 
 from functools import cache, partial
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -253,7 +254,7 @@ def test_the_solution_is_in_the_order_of_its_variances(k, most, deviations, size
     monkeypatch.setattr(party_module, "MAX_DIRECTIONS", most)
     errors, features = signs.tally(np.linspace(0.5, 2.0, 100)[:, None])[0], len(deviations)
     tallies = signs.tally(np.outer(norm.ppf(np.arange(0.005, 1, 0.01)), np.divide(sizes, deviations[:most])))
-    server = server_of("robust", [CLEAN[:100, :features] / SPREAD[:features] * deviations], n_components=k)
+    server: Any = server_of("robust", [CLEAN[:100, :features] / SPREAD[:features] * deviations], n_components=k)
     tamper_arrays(server, 0, lambda arrays: [arrays[0], 1.0 * tallies], "variances")
     tamper_arrays(server, 0, lambda arrays: [arrays[0], 1.0 * errors], "errors")
     exchanged, server.strategy.build_model = heard(server, 0), Mock(wraps=server.strategy.build_model)
