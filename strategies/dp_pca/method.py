@@ -158,7 +158,7 @@ class DPPCA(method.Strategy):
         notes = notes or [
             f"at least {share:.0%} of the rows lie within {bound:.4g} of the centre, the variances' reach"
         ]
-        estimate = self._estimate_variances(all_shells, sums, deviations, centre_error)
+        estimate = estimate_variances(all_shells, sums, deviations, centre_error)
         solution = self._solution(estimate, centre, rows, {"variances": bound})
         return solution.with_details(notes=notes, measurements={"shells": len(shells)})
 
@@ -178,35 +178,6 @@ class DPPCA(method.Strategy):
             return math.inf
         deviation, steps = self.options.noise(phase).deviations[name], party_half.FIELD_STEPS[name]
         return times * deviation / steps * math.sqrt(self.quorum.expected)
-
-    def _estimate_variances(
-        self, all_shells: Combined, sums: method.Fields, deviations: dict[str, float], centre_error: float
-    ) -> scatter.Denoised:
-        """Return components with estimated variances, total variance, and the number that stand out of the noise.
-
-        ``sums`` and ``deviations`` are those of the phase "variances", in units of the data.
-        """
-        estimate, sigma, d = all_shells.denoised, deviations["squares"], self.quorum.features
-        values, total = scatter.make_descending(sums["squares"][:-1], sigma), float(sums["squares"].sum())
-        if len(all_shells.traces) > 1:  # the sums of several shells know the variances better
-            values = estimate.pairs.values
-        # rows as near as the centre is wrong may all point in one direction: the share that this may explain
-        min_total = total - scatter.NORMAL_99 * sigma * math.sqrt(values.size + 1)
-        max_rows = float(sums["rows"]) + scatter.LIPSCHITZ_TAIL * deviations["rows"]
-        centre_share = min(1.0, centre_error**2 * max_rows / min_total) if min_total > 0 else 1.0
-        same_direction_rows = np.array([max_rows * centre_share])
-        if len(all_shells.traces) > 1:
-            squares, error = all_shells.squares, centre_error**2
-            shares = np.divide(error, squares, out=np.ones_like(squares), where=squares > error)
-            same_direction_rows = all_shells.traces * shares
-        detectable = max(
-            scatter.count_detectable(noisy, d, all_shells.deviation, excess)
-            for noisy, excess in zip(all_shells.noisy, same_direction_rows, strict=True)
-        )
-        last = estimate.pairs.values[-1]
-        following = values[-1] * estimate.pairs.following / last if last else 0.0
-        pairs = replace(estimate.pairs, values=values, following=following)
-        return estimate._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=detectable)
 
     def _release_clipped(self) -> method.Fitting:
         """Fit from the noisy sum and second moment of rows clipped to the option ``clip``; raise as `_row_count`."""
@@ -308,3 +279,31 @@ class DPPCA(method.Strategy):
             notes.append(f"not covered: the parties' row counts{caveat}")
         notes.append("epsilon is of this run; a site adds up its runs where its node-config names a journal")
         return notes
+
+
+def estimate_variances(
+    all_shells: Combined, sums: method.Fields, deviations: dict[str, float], centre_error: float
+) -> scatter.Denoised:
+    """Return components with estimated variances, total variance, and the number that stand out of the noise.
+
+    ``sums`` and ``deviations`` are those of the phase "variances", in units of the data.
+    """
+    estimate, sigma, d = all_shells.denoised, deviations["squares"], len(all_shells.denoised.pairs.vectors)
+    values, total = scatter.make_descending(sums["squares"][:-1], sigma), float(sums["squares"].sum())
+    if len(all_shells.traces) > 1:  # the sums of several shells know the variances better
+        values = estimate.pairs.values
+    # rows as near as the centre is wrong may all point in one direction: the share that this may explain
+    min_total = total - scatter.NORMAL_99 * sigma * math.sqrt(values.size + 1)
+    max_rows = float(sums["rows"]) + scatter.LIPSCHITZ_TAIL * deviations["rows"]
+    centre_share = min(1.0, centre_error**2 * max_rows / min_total) if min_total > 0 else 1.0
+    same_direction_rows = np.array([max_rows * centre_share])
+    if len(all_shells.traces) > 1:
+        squares, error = all_shells.squares, centre_error**2
+        shares = np.divide(error, squares, out=np.ones_like(squares), where=squares > error)
+        same_direction_rows = all_shells.traces * shares
+    excesses = zip(all_shells.noisy, same_direction_rows, strict=True)
+    detectable = max(scatter.count_detectable(noisy, d, all_shells.deviation, excess) for noisy, excess in excesses)
+    last = estimate.pairs.values[-1]
+    following = values[-1] * estimate.pairs.following / last if last else 0.0
+    pairs = replace(estimate.pairs, values=values, following=following)
+    return estimate._replace(pairs=pairs, total=max(total, float(values.sum())), detectable=detectable)

@@ -6,6 +6,7 @@ floats. Where that tells nothing he takes the likelihood ratio, which is the bes
 
 import math
 from copy import deepcopy
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import norm
 
 from fedpca_flwr.maths.moments import diagonal_positions, packed_size
+from fedpca_flwr.protocol.transport import relay
 from fedpca_flwr.strategies.dp_pca import integer_sums
 from fedpca_flwr.strategies.dp_pca.method import DPPCA
 from fedpca_flwr.strategies.dp_pca.party import FIELD_STEPS, DPOptions
@@ -70,17 +72,14 @@ class SeenError(Exception):
 
 def shown_by_a_sum(phase, survivors, monkeypatch):
     """Distributed trust: the server sees one sum, of which the attacker knows the other parties' rows."""
-    in_units = DPPCA._in_units
+    aggregate, chosen = DPPCA.aggregate, {"centre": np.zeros(D), "shells": SHELLS} if phase == "directions" else {}
 
-    def noted(self, asked, sums, bound):
-        if asked == phase:
-            raise SeenError(sums)
-        return in_units(self, asked, sums, bound)
+    def ask(question):
+        if question.phase == phase:
+            raise SeenError((yield replace(question, request=chosen)))
+        return (yield question)
 
-    monkeypatch.setattr(DPPCA, "_in_units", noted)
-    monkeypatch.setattr(DPPCA, "_choose_shells", lambda *_: SHELLS)
-    move_centre = "fedpca_flwr.strategies.dp_pca.method.scatter.move_centre"  # he knows it
-    monkeypatch.setattr(move_centre, lambda centre, step: (centre, step.radius))
+    monkeypatch.setattr(DPPCA, "aggregate", lambda run: relay(aggregate(run), ask))
     known = np.sum([exact(phase, data) for data in OTHERS], axis=0)
 
     def shown(world, epsilon):

@@ -8,7 +8,7 @@ import pytest
 from fedpca_flwr import run
 from fedpca_flwr.data import datasets
 from fedpca_flwr.data.partition import split
-from fedpca_flwr.errors import ContractError, DisclosureError
+from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.forecast import Forecast, Heterogeneity, Survey, make_survey
 from fedpca_flwr.maths.moments import Head
 from fedpca_flwr.maths.refine import CORRECTION_BITS, block_bits, entropy_bits
@@ -17,7 +17,7 @@ from fedpca_flwr.simulations.benchmarks.harness import PARTITIONS
 from fedpca_flwr.strategies.adaptive import SPARE_CORRECTIONS, AdaptiveOptions, rank_candidates
 from tests.families import cut, rows
 from tests.hostile import HostileSession
-from tests.refusals import refused
+from tests.refusals import refused, unnamed
 
 NO_BYTES = np.zeros(21)
 SOURCE = datasets.load("digits", ".")
@@ -204,9 +204,9 @@ def test_what_one_way_does_not_resolve_another_goes_on_with():
     assert [entry["phase"] for entry in clustered.log["rounds"]][1:3] == ["moments", "factor"]
 
 
-def test_a_server_chooses_once_more_at_most(tmp_path):
+@pytest.mark.parametrize(("chosen", "further"), [(["p-cov"], "compressed"), (["p-cov", "qr-pca"], "sub-it")], ids=str)
+def test_a_server_chooses_once_more_at_most(chosen, further, tmp_path):
     client = HostileSession(tmp_path, rows(40, 6), {"method": "adaptive", "n-components": 2}).client
-    for chosen, further in (("p-cov", "compressed"), ("qr-pca", "sub-it")):
-        assert client._chosen_client(chosen).card.name == chosen
-        with refused(ContractError, "twice"):
-            client._chosen_client(further)
+    assert [client.responder({"method": name}).card.name for name in chosen] == chosen
+    said = client.fit([], {"method": further, "phase": "moments"})[2]
+    assert (said["error"], unnamed(said["message"], "twice")) == ("ContractError", [])

@@ -1,21 +1,19 @@
 """SUB-IT: the certificate, block sizes, the plain iteration, warm starts, float32 on the wire."""
 
 import math
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from fedpca_flwr import run
+from fedpca_flwr.maths import factors
 from fedpca_flwr.maths.eigen import principal_angles as angles_between
-from fedpca_flwr.maths.factors import truncated_factor
 from fedpca_flwr.maths.marchenko_pastur import MarchenkoPastur
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.questions.pooling import head_fields
 from fedpca_flwr.strategies import subspace_iteration
 from tests.families import cut, rows, unlike_parties
-from tests.harness import blocks_added
+from tests.harness import blocks_added, finish, server_of, tamper_arrays
 
 PARTIES = unlike_parties(60)
 
@@ -69,18 +67,22 @@ def test_bytes_follow_the_width_of_blocks():
     np.testing.assert_allclose(fit(PARTIES, seed=1).components_, broad.components_, atol=1e-9)
 
 
-def test_a_sketch_and_products_come_as_they_were_sent_in_float32():
+@pytest.mark.parametrize("value", [3.0, 0.0])
+def test_a_sketch_and_products_come_as_they_were_sent_in_float32(value, monkeypatch):
     """Rounded by half a last place, and by half of the smallest number for what becomes zero, rather: the whole."""
-    sent = truncated_factor(rows(60) * 1e-45, 4).with_floor()
-    short = (sent.rows / subspace_iteration.root_unit(sent.trace)).astype(np.float32)
-    fields = {"trace": np.asarray(sent.trace), "floor": np.asarray(sent.floor), "rows": short}
-    fields |= head_fields(sent.head, sent.diagonal())
-    factor = subspace_iteration._read_factor(SimpleNamespace(fields=fields))
-    assert (factor.omitted, factor.floor, factor.error) == (sent.omitted, sent.floor, sent.error)
-    np.testing.assert_allclose(factor.rows, sent.rows, rtol=1e-7, atol=1e-52)
-    for product, unit in ((np.array([[3.0, 4.0]]), 4.0), (np.zeros((2, 2)), 0.5)):
-        expected = 2.0**-24 * np.linalg.norm(product) + unit * 2.0**-149 * product.size**0.5
-        assert subspace_iteration._float32_error_bound(product, unit) == pytest.approx(expected, rel=1e-12, abs=0)
+    parts, stack = [rows(40) * 1e-45, rows(20) * 1e-44], Mock(wraps=factors.stack_factors)
+    monkeypatch.setattr(factors, "stack_factors", stack)
+    server = server_of("sub-it", parts, n_components=1, warm_start="svd", wire="float32", max_rounds=2)
+    for party in range(2):
+        tamper_arrays(server, party, lambda arrays: [np.full_like(arrays[0], value), *arrays[1:]], "refine")
+    added = blocks_added(monkeypatch)
+    finish(server)
+    all_sent, error = [factors.truncated_factor(part, 4).with_floor() for part in parts], 0.0
+    for factor, sent in zip(*stack.call_args.args, all_sent, strict=True):
+        assert (factor.omitted, factor.floor, factor.error) == (sent.omitted, sent.floor, sent.error)
+        np.testing.assert_allclose(factor.rows, sent.rows, rtol=1e-7, atol=1e-52)
+        error += subspace_iteration.root_unit(sent.trace) ** 2 * (2.0**-24 * value + 2.0**-149)
+    assert [found / V.size**0.5 for V, found in added] == [pytest.approx(error, rel=1e-12, abs=0)]
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -3,7 +3,6 @@
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,15 +17,13 @@ from fedpca_flwr.maths.eigen import Eigenpairs
 from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.model import PCAModel
 from fedpca_flwr.model.reference import pooled_pca, principal_angles
-from fedpca_flwr.protocol.question import Total
 from fedpca_flwr.strategies.dp_pca import integer_sums, method, private_scatter
 from fedpca_flwr.strategies.dp_pca.integer_sums import GRID_STEPS, round_to_grid, seeded_randomness
-from fedpca_flwr.strategies.dp_pca.method import DPPCA
-from fedpca_flwr.strategies.dp_pca.party import DPOptions, DPPCAClient
+from fedpca_flwr.strategies.dp_pca.party import DPOptions
 from fedpca_flwr.strategies.dp_pca.private_scatter import MIN_EXPONENT, OCTAVES, Denoised, noise_limit
 from fedpca_flwr.strategies.dp_pca.shells import Combined, choose_shells, combine_shells, share_within
 from tests.families import cut, rows
-from tests.harness import differences, finish, fit, heard, server_of
+from tests.harness import differences, finish, fit, heard, server_of, tamper_arrays
 from tests.hostile import HostileSession, released
 from tests.refusals import refused
 
@@ -147,6 +144,7 @@ def test_a_release_is_noted_before_its_noise_is_drawn(tmp_path, monkeypatch):
 
 
 def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr(integer_sums, "integer_sum", compute := Mock(wraps=integer_sums.integer_sum))
     # Budgets hold at the site's delta: equal noise has a larger epsilon at a smaller one.
     site = {"journal": str(tmp_path / "delta"), "epsilon-budget": 1.0, "delta-budget": 1e-9}
     with refused(DisclosureError, 1, "1e-09", 0, "epsilon-budget"):
@@ -158,11 +156,10 @@ def test_the_budget_stops_a_run_before_anything_is_computed(tmp_path, monkeypatc
         with refused(DisclosureError, "p-cov"):
             finish(server_of("p-cov", [rows(50)] * 3, n_components=2, site=site, **secure))
     assert finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=1.0, site=site)).n_components_ == 2
-    assert released(tmp_path) == ["joint"]
-    monkeypatch.setattr(DPPCAClient, "_noisy_sums", lambda *_: pytest.fail("computed"))
+    assert (released(tmp_path), compute.call_count) == (["joint"], 2)
     with refused(DisclosureError, "client 0", 1, "epsilon-budget"):
         finish(server_of("dp-pca", [rows(50)], **FRESH, epsilon=0.1, site=site))
-    assert released(tmp_path) == ["joint"]
+    assert (released(tmp_path), compute.call_count) == (["joint"], 2)
 
 
 @pytest.mark.engine
@@ -295,12 +292,12 @@ def test_intervals_hold_variances_of_shortened_rows(shape):
 def test_shares_cover_the_remaining_variance_or_are_lower_bounds():
     """A single shell has released variances, and two shells have the variances of their sums, with energy or not."""
     sums = np.array([pack(np.diag(diagonal)) for diagonal in ([900.0, 500, 300, 0, 0, 0], [90.0, 50, 0, 0, 60, 60])])
-    shells, run = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]]), SimpleNamespace(quorum=SimpleNamespace(features=6))
+    shells = np.array([[0.0, 4.0, 0.0], [4.0, 64.0, 0.0]])
     released, noise = {"squares": np.array([3000.0, 1000.0, 500.0]), "rows": 1000.0}, {"squares": 1.0, "rows": 1.0}
     for number, energy, expected in ((1, 1000.0, [3000.0, 1000.0]), (2, 1000.0, None), (2, -5.0, None)):
         of_all = combine_shells(sums[:number], np.array([energy, 100.0])[:number], shells[:number], 6, 2, 20.0)
         with np.errstate(all="raise"):
-            estimates = [DPPCA._estimate_variances(run, of_all, released, noise, error) for error in (0.1, np.inf)]
+            estimates = [method.estimate_variances(of_all, released, noise, error) for error in (0.1, np.inf)]
         assert np.isfinite([one.pairs.values for one in estimates]).all()
         before, after = of_all.denoised.pairs, estimates[0].pairs
         np.testing.assert_array_equal(after.values, before.values if expected is None else expected)
@@ -315,30 +312,41 @@ def test_shares_cover_the_remaining_variance_or_are_lower_bounds():
     assert np.median(found) > 1620 / 2100 - 0.06
 
 
-def test_noise_is_in_units_of_the_data():
-    """Rows that were measured in a bound of 3; a count that noise made too small ends no run."""
-    options = DPOptions(epsilon=1.0, n_components=5)
-    run = SimpleNamespace(options=options, quorum=SimpleNamespace(expected=4, features=8), n_components=lambda *_: None)
-    deviations = options.noise("variances").deviations
-    total = Total({"rows": 10.0 * GRID_STEPS, "squares": np.full(6, GRID_STEPS**2)}, 4)
-    values, noise = DPPCA._in_units(run, "variances", total, 3.0)
-    assert (values["rows"], values["squares"].tolist()) == (10.0, [9.0] * 6)
-    of_rows, of_squares = deviations["rows"] / GRID_STEPS, deviations["squares"] / GRID_STEPS**2
-    assert noise == pytest.approx({"rows": 2 * of_rows, "squares": 2 * 9 * of_squares})
-    assert DPPCA._noise_norm(run, "variances", "squares", 3.0) == pytest.approx(2 * 3 * of_squares)
-    run._noise_norm = lambda *asked: DPPCA._noise_norm(run, *asked)
-    edge = 2 * np.sqrt(2 * 8) * options.noise("directions").deviations["products"] / GRID_STEPS**2
-    counts = np.zeros(OCTAVES)
-    counts[3 - MIN_EXPONENT : 7 - MIN_EXPONENT] = 4 * 3 * 5 * edge * 1.01
-    expected = choose_shells(counts, 1.0, edge, 5, centre_shift=1.5)
+def test_noise_is_in_units_of_the_data(monkeypatch):
+    """Noise of four parties, and rows in a bound that is not 1; a count that noise made too small ends no run."""
+    functions = choose_shells, private_scatter.row_reach, method.estimate_variances
+    choose, reach, estimate = (Mock(wraps=function) for function in functions)
+    monkeypatch.setattr(method, "choose_shells", choose)
+    monkeypatch.setattr(private_scatter, "row_reach", reach)
+    monkeypatch.setattr(method, "estimate_variances", estimate)
+    server = server_of("dp-pca", cut(rows(6000) * 3, 3000, 1500, 1000, 500), n_components=5, noise_seed=1, epsilon=8.0)
+    exchanged, options = [heard(server, party) for party in range(4)], DPOptions(epsilon=8.0)
+    finish(server)
+    *_, octaves, _, (directions, *_), variances, _ = zip(*exchanged, strict=True)
+    noise = {phase: options.noise(phase).deviations for phase in options.phases}  # of a party, in steps
+    counts, *others = choose.call_args.args
+    np.testing.assert_allclose(counts, sum(party.said[0] for party in octaves) / GRID_STEPS)
+    edge = 2 * 24**0.5 * noise["directions"]["products"] / GRID_STEPS**2
+    assert others == pytest.approx([2 * noise["nearer_octaves"]["octaves"] / GRID_STEPS, edge, 5])
+    expected = choose_shells(*choose.call_args.args, **choose.call_args.kwargs)
     assert len(expected) > 1
-    np.testing.assert_array_equal(DPPCA._choose_shells(run, counts, 1.0, 1.5), expected)
-    assert [DPPCA._row_count(run, rows) for rows in (-7.2, 4.4, 6.6)] == [5, 5, 7]
+    np.testing.assert_array_equal(directions.asked[1], expected)
+    norms = [2 * 12**0.5 * noise[phase]["sum"] / GRID_STEPS for phase in ("centre", "nearer_centre")]
+    norms.append(2 * 6**0.5 * noise["variances"]["squares"] / GRID_STEPS**2)
+    assert [call.kwargs["noise"] for call in reach.call_args_list] == pytest.approx(norms)
+    (_, values, deviations, _), bound = estimate.call_args.args, variances[0].asked[1]
+    assert bound > 1
+    for place, (name, step) in enumerate({"rows": 1 / GRID_STEPS, "squares": (bound / GRID_STEPS) ** 2}.items()):
+        np.testing.assert_allclose(values[name], step * sum(party.said[place] for party in variances))
+        assert deviations[name] == pytest.approx(2 * step * noise["variances"][name])
+    for count, row_count in ((-7.2, 5), (4.4, 5), (6.6, 7)):
+        server = server_of("dp-pca", [rows(50)], **{**FRESH, "n_components": 5})
+        tamper_arrays(server, 0, lambda said, count=count: [np.rint(count * GRID_STEPS), *said[1:]], "joint")
+        assert finish(server).n_samples_ == row_count
 
 
 def test_noisy_centres_do_not_count_as_components():
     """The centre is off by 0.5, and squares of 5,000 of 900 equal rows leave 46 in 1,000 of the rows' second moment."""
-    run = SimpleNamespace(quorum=SimpleNamespace(features=6))
     added, pairs = {"squares": 10.0, "rows": 5.0}, Eigenpairs(np.array([2.0, 1.0]), np.eye(6)[:, :2], 0.0)
     one = Combined(Denoised(pairs, 0.0, 0, 6, np.zeros(2)), np.zeros((1, 2)), np.ones(1), np.ones(1), 20.0)
 
@@ -346,7 +354,7 @@ def test_noisy_centres_do_not_count_as_components():
         """Return the components above the noise, with eigenvalues a thousandth above and below each shell's limit."""
         released = {"squares": np.array(squares), "rows": 900.0}
         of_all = of_all._replace(noisy=np.outer(limits, [1.001, 0.999]))
-        return DPPCA._estimate_variances(run, of_all, released, added, 0.5)
+        return method.estimate_variances(of_all, released, added, 0.5)
 
     max_rows, near = 900 + 3.04 * 5, 5000 - 2.33 * 10 * np.sqrt(3)
     detectable = counted(one, [noise_limit(6, 20.0, max_rows * 0.25 * max_rows / near)])

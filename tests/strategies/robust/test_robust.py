@@ -15,10 +15,9 @@ from fedpca_flwr.maths.moments import pack
 from fedpca_flwr.model.reference import principal_angles
 from fedpca_flwr.strategies.robust import party as party_module
 from fedpca_flwr.strategies.robust import spatial_signs as signs
-from fedpca_flwr.strategies.robust.method import Robust
 from fedpca_flwr.strategies.robust.party import RobustClient, direction_count
 from tests.families import cut
-from tests.harness import finish, fit, server_of, tamper, tamper_arrays
+from tests.harness import finish, fit, heard, server_of, tamper, tamper_arrays
 from tests.hostile import HostileSession
 from tests.refusals import refused
 
@@ -190,86 +189,89 @@ def test_a_lying_party_has_no_part():
     assert off(model) < 10
 
 
-def sum_of_replies(step, replies):
-    """Return the result of a step of a run with robust-parties from the parties' replies, and the run."""
-    server: Any = object.__new__(Robust)
-    server.options, server.quorum = SimpleNamespace(robust_parties=True), SimpleNamespace(features=2)
-    server.excluded_parties = []
-    program = step(server)
-    next(program)
-    with pytest.raises(StopIteration) as end:
-        program.send([SimpleNamespace(fields=fields, sender=f"client {i}") for i, fields in enumerate(replies)])
-    return end.value.value, server
+def with_replies(parts, **replies):
+    """Return a server with robust-parties, whose parties reply in a phase with these arrays in place of the last."""
+    server = server_of("robust", parts, n_components=1, robust_parties=True, max_rounds=1)
+    for phase, of_parties in replies.items():
+        for party, last in enumerate(of_parties):
+            tamper_arrays(server, party, lambda arrays, last=last: [*arrays[: -len(last)], *last], phase)
+    return server
 
 
 def test_unlike_parties_are_left_out_or_refused():
     """Each differs by an exact share of the size of the median matrix, diag(1/2, 1/2), whatever the traces."""
-    offsets = np.array([-2.9, -1, -1, 0, 1, 1, 3.1])
-
-    def solve_for(share):
-        matrices = [np.diag([0.5 + share * value / 2, 0.5 - share * value / 2]) for value in offsets]
-        replies = [{"scatter": trace * pack(np.asfortranarray(value))} for trace, value in enumerate(matrices, 1)]
-        return sum_of_replies(lambda server: Robust._sign_scatter(server, {}), replies)
-
-    (scatter, measured), server = solve_for(0.29)
-    assert server.excluded_parties == ["client 6"]
+    traces, offsets = np.arange(1.0, 8)[:, None, None], np.array([-2.9, -1, -1, 0, 1, 1, 3.1])[:, None, None]
+    near, far = (traces * (pack(np.eye(2)) + share * offsets * [1, 0, -1]) for share in (0.29, 0.31))
+    parts = [CLEAN[:40, :2]] * 7
+    server = with_replies(parts, signs=near)
+    exchanged, model = heard(server, 0), finish(server)
+    assert server.strategy.excluded_parties == ["client 6"]
+    (_, _, unit, _, vectors, units), *_ = (exchange.asked for exchange in exchanged if exchange.phase == "scores")
+    scatter = vectors.T * (units / unit) ** 2 @ vectors
     np.testing.assert_allclose(scatter, np.diag([0.5, 0.5]) - 0.29 * 2.9 / 12 * np.diag([1, -1]), atol=1e-7)
-    assert measured == pytest.approx({"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}, abs=1e-6)
+    expected = {"unlike_parties": 0.29, "most_unlike_party": 0.29 * 3.1}
+    assert {name: model.log["measured"][name] for name in expected} == pytest.approx(expected, abs=1e-6)
     with refused(DataError, "31%", "30%"):
-        solve_for(0.31)
+        finish(with_replies(parts, signs=far))
     unlike = [CLEAN[:300], CLEAN[300:600, ::-1], np.roll(CLEAN[600:], 3, axis=1)]
     with refused(DataError, "'robust_parties'", "30%"):
         fit("robust robust-parties=true", unlike, n_components=3)
     # They may be others in each step, which leave none.
-    scatters = np.eye(3)[[0, 0, 2]]
-    replies = [SimpleNamespace(sender=name, fields={"scatter": s}) for name, s in zip("abc", scatters, strict=True)]
+    phases, scatters = ("signs", "shape", "survivors"), np.eye(3)[[0, 0, 2], None]
+    others = {phase: np.roll(scatters, place, axis=0) for place, phase in enumerate(phases)}
     with refused(DataError, "'robust-parties'", 3):
-        Robust._mean_of_similar(SimpleNamespace(excluded_parties=["a", "b"]), replies, 2)
+        finish(with_replies(parts[:3], **others))
 
 
 def test_a_party_counts_at_most_twice_and_only_where_alike():
-    replies = [{"count": np.array(n), "signs": np.full(2, float(n))} for n in (10, 20, 100)]
-    sums, _ = sum_of_replies(lambda server: Robust._sum_over_rows(server, "median", {}), replies)
-    assert (sums["rows"], *sums["signs"]) == (130, *[pytest.approx(10 + 20 + 40)] * 2)
-    parts = (8.0, [8.0, 0], [2.0, 2]), (8.0, [16.0, 0], [1, 1]), (4.0, [4.0, 8], [3, 3])
-    replies = [
-        {"count": np.array(10), "weight": np.array(w), "shift": np.array(shift), "scatter": pack(np.diag(scatter))}
-        for w, shift, scatter in parts
-    ]
-    (far_share, mean, scatter), _ = sum_of_replies(lambda server: Robust._mean_and_scatter(server, "s", {}, 2), replies)
-    assert far_share == pytest.approx(1 - 20 / 30)
-    np.testing.assert_allclose(mean, [1, 0])  # the median of (1, 0), (2, 0) and (1, 2)
-    np.testing.assert_allclose(scatter, np.eye(2))
+    told = (8.0, [4.0, 0], [2.0, 2]), (8.0, [8.0, 0], [1, 1]), (4.0, [2.0, 4], [3, 3])
+    replies = [(np.array(weight), np.array(shift), pack(np.diag(scatter))) for weight, shift, scatter in told]
+    server = with_replies(cut(CLEAN[120:250, :2], 10, 20, 100), nearer_survivors=replies)
+    exchanged, model = [heard(server, party) for party in range(3)], finish(server)
+    assert not server.strategy.excluded_parties
+    asked = {exchange.phase: exchange.asked for exchange in exchanged[0]}
+    first, second, third = (own[0].said[2] for own in exchanged)
+    np.testing.assert_allclose(asked["median"][0], (first + second + 0.4 * third) / (10 + 20 + 40))
+    assert (asked["median"][3], model.log["measured"]["rows_far_off"]) == (130, pytest.approx(1 - 20 / 130))
+    centre, _, _, _, vectors, middles, spreads, *_ = asked["nearer_survivors"]
+    mean, axes = np.array([0.5, 0]), spreads[:, None] * vectors  # the median of (1/2, 0), (1, 0) and (1/2, 1)
+    np.testing.assert_allclose(model.mean_, centre + middles @ vectors + mean @ axes)
+    *_, turned, units = asked["variances"]
+    np.testing.assert_allclose(turned.T * units**2 @ turned, axes.T @ (np.eye(2) - np.outer(mean, mean)) @ axes)
 
 
 @pytest.mark.parametrize(
-    ("k", "features", "variances", "mean_squares", "close"),
+    ("k", "most", "deviations", "sizes", "close"),
     [
-        (2, 3, [1.0, 9, 4], [1e3, 9, 4], ""),  # that which lies close together is not among the first two
-        (2, 3, [1.0, 9, 4], [1, 1e3, 4], "components 1,"),
-        (1, 3, [4.0, 9], [4, 9], ""),  # of three directions two are known: the errors tell of the others
-        (2, 2, [4.0, 9], [4, 1e3], "components 1,"),
+        (2, 3, [30, 3, 2], [1, 3, 2], ""),  # that which lies close together is not among the first two
+        (2, 3, [30, 20, 2], [1, 4, 2], "components 1,"),
+        (1, 2, [30, 3, 2], [2, 3], ""),  # of three directions two are known: the errors tell of the others
+        (2, 2, [30, 3], [3, 2], "components 1,"),
     ],
 )
-def test_the_solution_is_in_the_order_of_its_variances(k, features, variances, mean_squares, close):
-    errors = signs.tally(np.linspace(0.5, 2.0, 100)[:, None])[0]
-    variances, vectors = np.array(variances), np.eye(features)[: len(variances)]
-    known = {"rows": np.array(100), "scale": np.empty(0), "unit": np.array(1.0), "centre": np.zeros(features)}
-
-    def solve(server):
-        server.options.n_components, server.quorum.features = k, features
-        return Robust._solution(server, known, vectors, variances, np.array(mean_squares, float))
-
-    solution, server = sum_of_replies(solve, [{"count": np.array(100), "errors": errors}])
-    descending = np.sort(variances)[::-1]
+def test_the_solution_is_in_the_order_of_its_variances(k, most, deviations, sizes, close, monkeypatch):
+    """Along some directions half of the rows lie closer together than their deviation says."""
+    monkeypatch.setattr(party_module, "MAX_DIRECTIONS", most)
+    errors, features = signs.tally(np.linspace(0.5, 2.0, 100)[:, None])[0], len(deviations)
+    tallies = signs.tally(np.outer(norm.ppf(np.arange(0.005, 1, 0.01)), np.divide(sizes, deviations[:most])))
+    server: Any = server_of("robust", [CLEAN[:100, :features] / SPREAD[:features] * deviations], n_components=k)
+    tamper_arrays(server, 0, lambda arrays: [arrays[0], 1.0 * tallies], "variances")
+    tamper_arrays(server, 0, lambda arrays: [arrays[0], 1.0 * errors], "errors")
+    exchanged, server.strategy.build_model = heard(server, 0), Mock(wraps=server.strategy.build_model)
+    finish(server)
+    (solution,) = server.strategy.build_model.call_args.args
+    ((*_, vectors, units),) = (exchange.asked for exchange in exchanged if exchange.phase == "variances")
+    order = np.argsort(-(variances := signs.variances_from_counts(units, tallies)))
+    descending = variances[order]
     remaining = descending[k:].sum()
-    if len(variances) < features:
+    if most < features:
         remaining = signs.SquaredErrors.from_counts(errors, np.sqrt(remaining)).mean
     np.testing.assert_allclose(solution.pairs.values, 99 * descending[:k])
+    np.testing.assert_array_equal(solution.pairs.vectors.T, vectors[order[:k]])
     assert solution.pairs.following == 99 * np.append(descending, 0.0)[k]
     assert solution.total == pytest.approx(99 * (descending[:k].sum() + remaining))
     assert [close in note for note in solution.notes if "close together" in note] == [True] * bool(close)
-    assert (server.limits[1] > 1e-300) == (k < features)
+    assert (server.strategy.limits[1] > 1e-300) == (k < features)
 
 
 @pytest.fixture
@@ -324,14 +326,20 @@ def test_edges_are_a_quarter_of_the_local_spread(session):
     assert reply[1] == pytest.approx(counted.sum(), rel=0.1)
 
 
-def test_few_survivors_and_few_others_are_told_nowhere():
-    site = SimpleNamespace(node=SimpleNamespace(min_rows=5), state={})
-    for inside, weight in ((4, 0.0), (5, 2.5)):
-        part = np.repeat([0.5, 0.0], [inside, 9 - inside]), np.ones((9, 2))
-        party = SimpleNamespace(selection=part[1], site=site, weigh_rows=Mock(return_value=[part]))
-        reply = party_module._answer_survivors("", party, {"middles": np.zeros(2)})
-        assert (reply["count"], reply["weight"], *reply["shift"], *reply["scatter"]) == (9, *[weight] * 6)
-    party = SimpleNamespace(site=site)
+@pytest.mark.parametrize(("inside", "told"), [(4, 0.0), (5, 1.0)])
+def test_few_survivors_are_told_nowhere(inside, told, session):
+    """Rows within 16 spreads in each feature count, the farther the less: five have a weight of less than five."""
+    scores = LOCAL_ROWS[np.argsort(np.abs(LOCAL_ROWS - LOCAL_ROWS[7]).max(axis=1))] - LOCAL_ROWS[7]
+    spread = np.abs(scores[inside - 1 : inside + 1]).max(axis=1).mean() / 16
+    upto(session, "survivors", spread)
+    reply, near = session.ask("survivors", survivors(spread, 1e6, [1e-9, 100.0]))[0], scores[:inside] / spread
+    weights = told * (1 - np.linalg.norm(near, axis=1) / 100)
+    expected = 40, weights.sum(), weights @ near, pack(np.asfortranarray(near.T * weights @ near))
+    np.testing.assert_allclose(np.hstack(reply), np.hstack(expected))
+
+
+def test_few_others_are_told_nowhere():
+    party = SimpleNamespace(site=SimpleNamespace(node=SimpleNamespace(min_rows=5)))
     party.suppress_small_counts = partial(RobustClient.suppress_small_counts, party)
     parts = [(np.repeat([1.0, 0.0], [20 - outside, outside]), np.ones((20, 1))) for outside in (0, 4, 5)]
     assert [RobustClient.count_survivors(party, [part]).sum() for part in parts] == [20, 20, 15]
