@@ -102,7 +102,7 @@ class Projection:
         """Raise ContractError for a centre of the server at which rows would be rounded."""
         directions, centre = self.axes
         if centre is not None:
-            self.vault.require_near(centre, directions)
+            self.vault.require_near(centre, self.scale if self.scale.size else 1.0, directions)
 
     def loadings(self) -> Loadings:
         """Return the components, mean and scale as a `Loadings` object that can be saved.

@@ -136,8 +136,8 @@ class FilledProjection(Projection):
         """Raise ContractError for a centre of the server at which observed values would be rounded."""
         values = self.gapped.observed_moments
         distance = (values.mean - self.mean) + values.remainder
-        directions = self.components / (self.scale if self.scale.size else 1.0)
-        require_near(distance, values.squares, np.maximum(values.counts, 1), values.mean, directions)
+        unit = self.scale if self.scale.size else 1.0
+        require_near(distance, values.squares, np.maximum(values.counts, 1), values.mean, unit, self.components / unit)
 
     @override
     def squared_error(self) -> float:

@@ -4,10 +4,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from flwr.common import RecordDict
 
 from fedpca_flwr.data.table import check_rows, participating_rows, participation
 from fedpca_flwr.errors import ContractError
 from fedpca_flwr.maths.moments import pack, unpack_symmetric
+from fedpca_flwr.protocol.journal import State
+from fedpca_flwr.site.rows.selection import Selection
+from fedpca_flwr.site.rows.vault import MAX_CENTRE_DISTANCE
 from fedpca_flwr.site.rules.accounts import OpenedSum
 from fedpca_flwr.site.scores import OddRows
 from tests.attacks.test_repeats import events
@@ -126,6 +130,22 @@ def test_no_row_is_selected_about_a_centre_that_rounds_rows(run, phase, tmp_path
     worlds = enumerate((ROWS, 2 * MEAN - ROWS))
     far = [answers(run, phase, np.r_[-BEYOND, MEAN[1:]], tmp_path / f"far {i}", rows) for i, rows in worlds]
     assert far[0] == far[1] != ""
+    constant = np.where(np.arange(6) == 5, 1.0, ROWS)
+    assert answers(run, phase, np.r_[MEAN[:5], BEYOND], tmp_path / "constant", constant) != ""
+
+
+def test_a_constant_feature_rounds_no_length_and_no_score():
+    """The faults: directions or a scale were left out, or the scale multiplied."""
+    rows, unit = np.where(np.arange(6) == 0, 1.0, ROWS), np.r_[2.0, np.ones(5)]
+    selection, total = Selection("", ROWS, ("rows",)).with_rows(rows), rows.std(axis=0).sum()
+    vault = selection.vault(State(RecordDict()), columns=0, parties=1, threads=1, always_form=False)
+    one = 2 * rows[:, 1].std(), unit, np.eye(6)[:1] + np.eye(6)[1:2]  # scores of the constant and one other feature
+    for limit, *given in ((total, None, None), (2 * total, unit), one):
+        near, far = (np.r_[1 + part * limit * MAX_CENTRE_DISTANCE, MEAN[1:]] for part in (0.99, 1.01))
+        found = np.vstack([*selection.about(vault, near, *given)])
+        np.testing.assert_array_equal(found, (rows - near) / (1 if given[0] is None else unit))
+        with pytest.raises(ContractError):
+            selection.about(vault, far, *given)
 
 
 @pytest.mark.parametrize("method", ["sub-it", "fast-pca", "personalised", "p-cov adjust-for=0"])

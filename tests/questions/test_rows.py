@@ -293,6 +293,7 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
         assert scatter.formed == (columns > 0)
         np.testing.assert_allclose(scatter.times(V), centred.T @ (centred @ V), rtol=1e-9)
         np.testing.assert_allclose(scatter.centred_product(np.full(12, 3.0), V), about.T @ (about @ V), rtol=1e-9)
+        assert not np.isfinite(scatter.fourth_powers(V.T, np.full(12, 1e200))).any()
         head, diagonal = scatter.head_and_diagonal()
         np.testing.assert_allclose(diagonal, (centred**2).sum(axis=0), rtol=1e-9)
         assert head.n == len(X)
@@ -320,7 +321,8 @@ def test_scatters_are_formed_if_that_is_cheaper():
     assert [vault.formed for vault in vaults] == [True, False, True, False]
     assert [worth_forming(*size, 600) for size in ((7000, 784), (500, 784), (10**6, 3072))] == [True, False, False]
     assert [residual_sum(1.0, 1 - 2.0**power) for power in (-42, -44)] == [2.0**-42, 0.0]
-    scatter = Vault(np.ones((5, 2)), State(RecordDict()), columns=0, parties=3)
+    scatter = Vault(np.ones((1, 2)), State(RecordDict()), columns=0, parties=3)
+    assert scatter.moments().count == 1  # fewer rows than features, which store no scatter
     np.testing.assert_array_equal(scatter.deviation(np.array([1.0, 3.0])), [0.0, -2.0])
 
 

@@ -104,17 +104,16 @@ def conspicuous(rows: Rows, min_rows: int) -> ConspicuousColumns:
     for block, weights in _blocks(rows):
         sums.add_block(block, weights)
     rare = (sums.differing > 0) & (sums.differing < min_rows) & (sums.count - sums.differing > 1)
-    # of the deviations from the commonest value
-    mean = np.divide(sums.total, sums.mass, out=np.zeros_like(modes), where=sums.mass > 0)
+    mean = sums.total / np.where(sums.mass > 0, sums.mass, 1.0)  # of the deviations from the commonest value
     squares = sums.squares - sums.total * mean
     largest = np.maximum(sums.high - mean, mean - sums.low) ** 2
     if row_weights(rows) is not None:  # with weights, the largest weighted square may belong to another row
         largest = np.zeros_like(modes)
         for block, weights in _blocks(rows):
             assert weights is not None
-            shares = weights[:, None] * (np.subtract(block, modes, dtype=np.float64) - mean) ** 2
+            shares = weights[:, None] * (block - modes - mean) ** 2
             np.fmax(largest, np.fmax.reduce(shares, axis=0), out=largest)
-    share = np.divide(largest, squares, out=np.zeros_like(modes), where=(squares > 0) & (sums.count > 0))
+    share = largest / np.where(squares > 0, squares, np.inf)
     return ConspicuousColumns(rare, (share > DOMINANCE_SHARE) & (share * sums.count > DOMINANCE_MULTIPLE))
 
 
@@ -133,8 +132,7 @@ class _ColumnSums:
         # numbers of values, and of those that are not the commonest
         self.count, self.differing = np.zeros((2, modes.size), np.int64)
         self.mass, self.total, self.squares = np.zeros((3, modes.size))  # the first is the sum of weights
-        self.low = np.full(modes.size, np.inf)
-        self.high = np.full(modes.size, -np.inf)
+        self.low, self.high = np.full((2, modes.size), np.nan)
 
     def add_block(self, block: Block, weights: Array | None) -> None:
         """Add a block of rows (m, d), dense or in CSR format, with the rows' weights (m,) if any."""
@@ -183,8 +181,8 @@ class _ColumnSums:
         ):
             sums[zero] += new[zero]
         low, high = (end.toarray().ravel().astype(np.float64) for end in (block.min(axis=0), block.max(axis=0)))
-        self.low[zero] = np.minimum(self.low, low)[zero]
-        self.high[zero] = np.maximum(self.high, high)[zero]
+        self.low[zero] = np.fmin(self.low, low)[zero]
+        self.high[zero] = np.fmax(self.high, high)[zero]
 
 
 def _majority_values(rows: Rows, sample: int) -> Array:

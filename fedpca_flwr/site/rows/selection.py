@@ -73,10 +73,9 @@ class Selection:
     ) -> Iterator[Any]:
         """Return the rows less a centre that the server chose, divided by a scale, chunk by chunk.
 
-        Directions (k, d) are those with which rows will be multiplied. Raise ContractError for a centre that is too far
+        Directions (k, d) are those by which these will be multiplied. Raise ContractError for a centre that is too far
         away (`Vault.require_near`), or if no need of rows is declared.
         """
         unit = 1.0 if scale is None else scale
-        lengths = np.ones((1, centre.size))
-        vault.require_near(centre, (lengths if directions is None else np.vstack([lengths, directions])) / unit)
+        vault.require_near(centre, unit, None if directions is None else directions / unit)
         return centred_chunks(self.rows, centre, scale)

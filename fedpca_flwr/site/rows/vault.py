@@ -266,27 +266,29 @@ class Vault:
             sums += powers.sum(axis=1) if weights is None else np.einsum("i,pik->pk", weights, powers)
         shift = head.remainder @ -block if centre is None else _exact_scores(head.mean, centre, block)
         first, second, third, fourth = sums
-        total = fourth + 4 * shift * third + 6 * shift**2 * second + 4 * shift**3 * first + head.n * shift**4
         with np.errstate(over="ignore", invalid="ignore"):
+            total = fourth + 4 * shift * third + 6 * shift**2 * second + 4 * shift**3 * first + head.n * shift**4
             return np.ldexp(total, 4 * exponents)
 
-    def require_near(self, centre: Array, directions: Array | None = None) -> None:
+    def require_near(self, centre: Array, scale: Array | float, directions: Array | None = None) -> None:
         """Refuse a centre so far from the site's mean that differences from rows would be rounded.
 
         Parameters
         ----------
         centre : array of shape (d,)
             A centre that the server chose.
+        scale : array of shape (d,) or float
+            Divisor of the features in lengths of rows.
         directions : array of shape (k, d), optional
-            Directions of scores, by default none, for lengths of rows.
+            Directions of scores in the unit of the vault; none by default.
 
         Raises
         ------
         ContractError
-            If the distance exceeds `MAX_CENTRE_DISTANCE` deviations of the site in a feature that varies.
+            If the distance exceeds `MAX_CENTRE_DISTANCE` deviations of the site, of a constant feature those beside it.
         """
         head, diagonal = self.head_and_diagonal()
-        require_near(self.deviation(centre), diagonal, head.n, head.mean, directions)
+        require_near(self.deviation(centre), diagonal, head.n, head.mean, scale, directions)
 
     def triangular(self) -> tuple[Head, Array]:
         """Return count and mean, and a triangular ``R`` with ``R' R`` equal to the scatter of the rows.
@@ -362,16 +364,17 @@ def _squares(block: Array, centred: Any) -> Array:
 
 
 def require_near(
-    distance: Array, diagonal: Array, count: float | Array, mean: Array, directions: Array | None = None
+    distance: Array, diagonal: Array, count: float | Array, mean: Array, scale: Array | float, directions: Array | None
 ) -> None:
     """Raise ContractError if a centre of the server's is so far from the mean that rows about it would be rounded.
 
-    The limits follow from the site's moments. A feature that is constant but for rounding must not round others in the
-    scores along any direction. Shapes: distance and diagonal (d,), count () or (d,), directions (k, d).
+    The limits follow from the site's moments. A feature that is constant but for rounding must round no other in scores
+    or lengths. Shapes: distance and diagonal (d,), count and the divisor `scale` () or (d,), directions (k, d).
     """
     deviation = np.sqrt(diagonal / count)
     constant = constant_features(diagonal, count, mean)
-    sizes = np.abs(np.ones((1, distance.size)) if directions is None else directions)
+    lengths = np.ones((1, distance.size)) / scale
+    sizes = lengths if directions is None else np.abs(np.vstack([lengths, directions]))
     within = MAX_CENTRE_DISTANCE * (sizes @ np.where(constant, 0.0, deviation))[:, None]
     beside = (sizes * np.abs(distance) > within) & (within > 0)
     far = np.where(constant, beside.any(axis=0), np.abs(distance) > MAX_CENTRE_DISTANCE * deviation)

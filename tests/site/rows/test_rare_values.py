@@ -6,7 +6,8 @@ from scipy import sparse
 
 from fedpca_flwr.errors import DisclosureError
 from fedpca_flwr.maths.rows import sparse_rows, weight_rows
-from fedpca_flwr.site.rows.rare_values import conspicuous
+from fedpca_flwr.site.rows.rare_values import conspicuous, conspicuous_text
+from fedpca_flwr.site.rows.selection import Selection
 from tests.families import rows
 from tests.harness import finish, server_of
 from tests.hostile import HostileSession
@@ -59,6 +60,10 @@ def test_tables_of_many_rows_or_columns_are_checked():
     result = conspicuous(np.random.default_rng(0).standard_normal((30, 20_000)), 10)
     assert not result.rare.any()
     assert result.dominated.sum() <= 4, "30 normal rows are refused hardly ever"
+    number = np.arange(60)  # of 20 rows with a gap one has another value of b
+    X = np.column_stack([np.where(number < 20, np.nan, number), (number == 0) | (number >= 40)])
+    texts = [conspicuous_text(Selection("", X, by_gaps=gaps), 10, ["a", "b"]) for gaps in (False, True)]
+    assert texts == ["", "few rows differ from all others: columns: 'b'"]
 
 
 def rare(n=200):
