@@ -201,7 +201,7 @@ def test_a_site_serves_its_own_supernode_from_one_thread(threads, process, monke
     monkeypatch.setattr(node, "run_clientapp", SimpleNamespace())
     monkeypatch.setattr(node, "run_superexec", SimpleNamespace(run_superexec=served))
     monkeypatch.setattr(node, "Path", lambda _: Mock(iterdir=lambda: range(threads)))
-    monkeypatch.setattr(process, "_fork", Mock())
+    monkeypatch.setattr(node.os, "fork", lambda: 2**30)  # no process has this number
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(node, "free_port", lambda: listener.getsockname()[1])
         with nullcontext() if threads == 1 else refused(FedPCAError, match="threads"):
