@@ -16,7 +16,7 @@ from fedpca_flwr.data.table import MAX_MAGNITUDE
 from fedpca_flwr.errors import ConfigError, ContractError, DataError
 from fedpca_flwr.maths.incomplete_rows import MIN_EIGENVALUE
 from fedpca_flwr.maths.moments import Head, Moments
-from fedpca_flwr.maths.rows import sparse_rows
+from fedpca_flwr.maths.rows import sparse_rows, weight_rows
 from fedpca_flwr.protocol.journal import State
 from fedpca_flwr.protocol.question import Public, Total
 from fedpca_flwr.questions import pooling, row_limits
@@ -297,6 +297,10 @@ def test_products_are_those_of_the_scatter_formed_or_not(columns):
         head, diagonal = scatter.head_and_diagonal()
         np.testing.assert_allclose(diagonal, (centred**2).sum(axis=0), rtol=1e-9)
         assert head.n == len(X)
+    weights, state = np.arange(200.0) % 3, State(RecordDict())
+    fourth = Vault(weight_rows(total, weights), state, columns=columns, parties=3).fourth_powers(V.T, None)
+    about = total - np.average(total, axis=0, weights=weights)
+    np.testing.assert_allclose(fourth, weights @ (about @ V) ** 4, rtol=1e-8)
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": True}, {"secure_aggregation": True, "bound": 100.0}], ids=str)
